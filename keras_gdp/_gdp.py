@@ -78,7 +78,7 @@ def _scaled_difference(u: Array, length: Array) -> Array:
 
 
 def _log_delta(epsilon: Array, mu: Array) -> Array:
-    """log delta for 0 <= epsilon < inf and 0 < mu < inf (flat arrays)."""
+    """Log delta for 0 <= epsilon < inf and 0 < mu < inf (flat arrays)."""
     from scipy.special import erfcx, ndtr
 
     with np.errstate(all="ignore"):

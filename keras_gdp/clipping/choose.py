@@ -1,0 +1,88 @@
+"""Which engine computes the clipped sum, and why."""
+
+import logging
+
+import tensorflow as tf
+
+from keras_gdp import _validate
+from keras_gdp.clipping.engines import Engine, LoopEngine, VectorizedEngine
+
+__all__ = ["ENGINES", "choose_engine"]
+
+ENGINES: dict[str, type[Engine]] = {
+    engine.name: engine for engine in (VectorizedEngine, LoopEngine)
+}
+
+# Stacked per-example gradients beyond this many entries fall out of the processor's
+# caches, and one example at a time is faster as well as smaller.
+_MAX_STACKED_ENTRIES_CPU = 2**23
+_MAX_STACKED_ENTRIES_GPU = 2**28
+
+
+def choose_engine(name, strategy, physical_batch_size, objective, row_specs):
+    """Returns `(engine, reason)`.
+
+    Args:
+        name: `"auto"` or a key of `ENGINES`.
+        strategy: The clipping strategy.
+        physical_batch_size: Rows to process at once, or `None`.
+        objective: What will be differentiated.
+        row_specs: Nested `tf.TensorSpec`s of a batch; a leading size of `None` is
+            an unknown number of rows.
+    """
+    _validate.one_of("clipping", name, ["auto", *ENGINES])
+    if name != "auto":
+        return ENGINES[name](strategy, physical_batch_size), "chosen explicitly"
+    entries = sum(variable.shape.num_elements() for variable in objective.variables)
+    leading = tf.nest.flatten(row_specs)[0].shape[0]
+    rows = physical_batch_size or leading or 256
+    limit = (
+        _MAX_STACKED_ENTRIES_GPU
+        if tf.config.list_logical_devices("GPU")
+        else _MAX_STACKED_ENTRIES_CPU
+    )
+    if entries * rows > limit:
+        return LoopEngine(strategy), (
+            f"{rows} stacked gradients of {entries} entries each would be slower than "
+            "one example at a time"
+        )
+    problem = _vectorization_problem(strategy, objective, row_specs)
+    if problem:
+        return LoopEngine(strategy), (
+            f"tf.vectorized_map cannot convert this model ({problem})"
+        )
+    return VectorizedEngine(strategy, physical_batch_size), (
+        f"stacked gradients of {entries} entries per example fit into memory"
+    )
+
+
+def _vectorization_problem(strategy, objective, row_specs):
+    """Returns why `tf.vectorized_map` fails on two rows, or the empty string."""
+    specs = tf.nest.map_structure(
+        lambda spec: (
+            None if spec is None else tf.TensorSpec([2, *spec.shape[1:]], spec.dtype)
+        ),
+        row_specs,
+    )
+    engine = VectorizedEngine(strategy)
+    leaves = tf.nest.flatten(specs)
+
+    @tf.function(autograph=False)
+    def probe(*tensors):
+        tensors = iter(tensors)
+        rows = tf.nest.pack_sequence_as(
+            specs, [None if leaf is None else next(tensors) for leaf in leaves]
+        )
+        return engine.clip_rows(objective, rows, tf.ones([2], tf.bool)).gradients
+
+    logger = logging.getLogger("tensorflow")
+    level = logger.level
+    try:
+        logger.setLevel(logging.ERROR)
+        with tf.init_scope():
+            probe.get_concrete_function(*(leaf for leaf in leaves if leaf is not None))
+    except Exception as error:  # Any failure at all means that it cannot.
+        return " ".join(str(error).split())[:200] or type(error).__name__
+    finally:
+        logger.setLevel(level)
+    return ""

@@ -1,0 +1,53 @@
+"""All examples at once, by `tf.vectorized_map` over the one-example gradient."""
+
+import tensorflow as tf
+
+from keras_gdp.clipping.engines.base import Engine, weighted_sum
+from keras_gdp.clipping.result import ClippedSum
+
+__all__ = ["VectorizedEngine"]
+
+
+class VectorizedEngine(Engine):
+    """Vectorises the one-example gradient over the rows of a chunk.
+
+    Memory is one gradient per row of the chunk. Random layers (dropout) draw one
+    mask for the whole chunk, which changes nothing about privacy. Keras' recurrent
+    layers contain loops that cannot be vectorised.
+    """
+
+    name = "vectorized"
+
+    def clip_rows(self, objective, rows, present):
+        leaves = tf.nest.flatten(rows)
+
+        def one_example(elements):
+            elements = iter(elements)
+            row = tf.nest.pack_sequence_as(
+                rows,
+                [None if leaf is None else next(elements)[None] for leaf in leaves],
+            )
+            loss, outputs, gradients = objective.example_gradient(row)
+            return loss, [output[0] for output in outputs], gradients
+
+        losses, outputs, gradients = tf.vectorized_map(
+            one_example, [leaf for leaf in leaves if leaf is not None]
+        )
+        squared_norms = tf.stack(
+            [
+                tf.cast(
+                    tf.reduce_sum(tf.square(g), axis=list(range(1, g.shape.rank))),
+                    tf.float32,
+                )
+                for g in gradients
+            ],
+            axis=1,
+        )
+        factors = self.strategy.factors(squared_norms)
+        factors = factors * tf.cast(present, tf.float32)[:, None]
+        factors = tf.broadcast_to(factors, tf.shape(squared_norms))
+        sums = [
+            weighted_sum(factors[:, index], gradient)
+            for index, gradient in enumerate(gradients)
+        ]
+        return ClippedSum(sums, squared_norms, losses, outputs)

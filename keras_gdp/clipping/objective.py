@@ -1,0 +1,92 @@
+"""What one private step differentiates."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import tensorflow as tf
+
+__all__ = ["Objective", "num_rows", "rows_of"]
+
+
+@dataclass(frozen=True)
+class Objective:
+    """A loss per example, and the variables it is differentiated by.
+
+    Attributes:
+        example_loss: Maps one row of the batch, with a leading axis of length 1, to
+            `(loss, outputs)`: a scalar tensor, and a list of tensors that keep the
+            leading axis.
+        variables: The trainable variables, as `tf.Variable`s.
+        loss_scale: Factor applied to the loss before and divided out after
+            differentiation, against underflow in half precision.
+        model: The Keras model behind `example_loss`, or `None` for a plain function.
+    """
+
+    example_loss: Callable
+    variables: list
+    loss_scale: float = 1.0
+    model: Any = None
+
+    def example_gradient(self, row):
+        """Returns `(loss, outputs, gradients)` of one row.
+
+        The gradients are dense, float32 or wider, and zero for a variable that the
+        loss does not use.
+        """
+        with tf.GradientTape(watch_accessed_variables=False) as tape:
+            tape.watch(self.variables)
+            loss, outputs = self.example_loss(row)
+            scaled = loss * tf.cast(self.loss_scale, loss.dtype)
+        gradients = tape.gradient(scaled, self.variables)
+        return (
+            loss,
+            outputs,
+            [
+                _dense(gradient, variable) / tf.cast(self.loss_scale, _wide(variable))
+                for gradient, variable in zip(gradients, self.variables, strict=True)
+            ],
+        )
+
+
+def _wide(variable):
+    return tf.float64 if variable.dtype == tf.float64 else tf.float32
+
+
+def _dense(gradient, variable):
+    if gradient is None:
+        return tf.zeros(variable.shape, _wide(variable))
+    return tf.cast(tf.convert_to_tensor(gradient), _wide(variable))
+
+
+def num_rows(batch):
+    """Returns the static number of rows of a nested batch, else a scalar tensor."""
+    leaves = [leaf for leaf in tf.nest.flatten(batch) if leaf is not None]
+    if not leaves:
+        raise ValueError("A private step needs a batch with at least one tensor.")
+    for leaf in leaves:
+        if not isinstance(leaf, tf.Tensor):
+            raise ValueError(
+                "Private training takes batches of dense tensors. Received: "
+                f"{type(leaf).__name__}. Convert ragged or sparse features to dense "
+                "ones (`.to_tensor()`, `tf.sparse.to_dense`) in the data pipeline."
+            )
+        if leaf.shape.rank == 0:
+            raise ValueError(
+                "Each tensor of a batch needs a leading axis of examples. "
+                f"Received a scalar: {leaf}."
+            )
+    static = {leaf.shape[0] for leaf in leaves} - {None}
+    if len(static) > 1:
+        raise ValueError(
+            "All tensors of a batch must have the same number of rows. "
+            f"Received leading sizes {sorted(static)}."
+        )
+    return static.pop() if static else tf.shape(leaves[0])[0]
+
+
+def rows_of(batch, begin, end):
+    """Returns rows `begin:end` of every tensor of a nested batch; keeps `None`."""
+    return tf.nest.map_structure(
+        lambda leaf: None if leaf is None else leaf[begin:end], batch
+    )

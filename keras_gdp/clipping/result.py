@@ -1,0 +1,28 @@
+"""What a clipping engine hands to the noise."""
+
+from dataclasses import dataclass
+from typing import Any
+
+__all__ = ["ClippedSum"]
+
+
+@dataclass(frozen=True)
+class ClippedSum:
+    """The sum over a batch of per-example gradients, each clipped.
+
+    Attributes:
+        gradients: One dense tensor per variable, float32 or wider. Adding or
+            removing one example changes the whole list by at most the strategy's
+            sensitivity in L2 norm.
+        squared_norms: Tensor of shape (batch, variables): the squared L2 norm of
+            each example's unclipped gradient, per variable. Depends on the raw data:
+            not private to publish.
+        losses: Tensor of shape (batch,): unclipped per-example losses. Not private.
+        outputs: List of by-products of the forward pass (such as predictions),
+            stacked along the batch. Not private.
+    """
+
+    gradients: list
+    squared_norms: Any
+    losses: Any
+    outputs: list

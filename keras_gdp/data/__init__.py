@@ -1,0 +1,5 @@
+"""Datasets whose sampling is what the accounting assumes."""
+
+from keras_gdp.data.datasets import PoissonDataset, SampledDataset, UniformDataset
+
+__all__ = ["PoissonDataset", "SampledDataset", "UniformDataset"]

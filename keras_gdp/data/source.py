@@ -1,0 +1,88 @@
+"""Random access to examples: arrays, nested structures of arrays, or item by item."""
+
+import keras
+import numpy as np
+
+__all__ = ["Source"]
+
+
+class Source:
+    """Fetches rows of `(x, y, sample_weight)` by index.
+
+    Args:
+        x: Arrays with a leading axis of examples, nested in dicts, lists or tuples;
+            or any object with `__len__` and `__getitem__` that returns one example
+            per index: `x`, or `(x, y)`, or `(x, y, sample_weight)` when `y` is `None`.
+        y: Targets: arrays, nested or not, or `None`.
+        sample_weight: Weights: arrays, nested or not, or `None`.
+    """
+
+    def __init__(self, x, y=None, sample_weight=None):
+        self._items = None
+        if _is_item_source(x):
+            self._items = x
+            x = None
+        arrays = keras.tree.map_structure(
+            lambda leaf: None if leaf is None else _as_array(leaf),
+            (x, y, sample_weight),
+        )
+        self._arrays = arrays
+        lengths = {len(leaf) for leaf in keras.tree.flatten(arrays) if leaf is not None}
+        if self._items is not None:
+            lengths.add(len(self._items))
+        if len(lengths) != 1:
+            raise ValueError(
+                "Arguments `x`, `y` and `sample_weight` must hold the same number of "
+                f"examples. Received lengths: {sorted(lengths)}."
+            )
+        self._length = lengths.pop()
+        if self._length < 1:
+            raise ValueError("Argument `x` must hold at least one example.")
+
+    def __len__(self):
+        return self._length
+
+    def fetch(self, indices):
+        """Returns `(x, y, sample_weight)` for an array of distinct indices."""
+        x, y, sample_weight = keras.tree.map_structure(
+            lambda leaf: None if leaf is None else leaf[indices], self._arrays
+        )
+        if self._items is None:
+            return x, y, sample_weight
+        # Item sources cannot be asked for zero rows: take one for its shapes.
+        wanted = [int(index) for index in indices] or [0]
+        items = [self._items[index] for index in wanted]
+        stacked = keras.tree.map_structure(
+            lambda *leaves: np.stack([_as_array(leaf) for leaf in leaves])[
+                : len(indices)
+            ],
+            *items,
+        )
+        if y is None and isinstance(stacked, tuple):
+            if len(stacked) not in (2, 3):
+                raise ValueError(
+                    "An item of `x` that is a tuple must be (x, y) or "
+                    f"(x, y, sample_weight). Received {len(stacked)} elements."
+                )
+            x, y, *weights = stacked
+            return x, y, weights[0] if weights else sample_weight
+        return stacked, y, sample_weight
+
+
+def _is_item_source(x):
+    if isinstance(x, dict | list | tuple) or hasattr(x, "shape"):
+        return False
+    return hasattr(x, "__len__") and hasattr(x, "__getitem__")
+
+
+def _as_array(leaf):
+    array = leaf if isinstance(leaf, np.ndarray) else np.asarray(leaf)
+    if array.dtype == object:
+        raise ValueError(
+            "Private training needs dense arrays of one dtype. Received an array of "
+            "Python objects; pad sequences to one length, or encode strings."
+        )
+    if array.dtype == np.float64:
+        # What Keras does with arrays that are passed to `fit` directly.
+        return array.astype(keras.config.floatx(), copy=False)
+    return array

@@ -1,0 +1,347 @@
+"""The mixin that makes a Keras optimizer differentially private."""
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from keras_gdp import _validate
+from keras_gdp.clipping import ClippingStrategy, Flat, Objective
+from keras_gdp.clipping.choose import ENGINES, choose_engine
+from keras_gdp.clipping.objective import num_rows
+from keras_gdp.errors import LedgerError, UnclippedGradientsError
+from keras_gdp.noise import NoiseStream
+from keras_gdp.optimizers._ledger import PrivacyLedger
+from keras_gdp.sampling import Sampling
+from keras_gdp.training import PrivateUpdate
+from keras_gdp.training.validate import validate_state_writes
+
+__all__ = ["PrivateOptimizer"]
+
+_NO_LIMIT = 2**62
+
+
+class _NoisedGradients(list):
+    """Gradients that were clipped per example and noised; only made below."""
+
+
+class PrivateOptimizer(PrivateUpdate):
+    """Clips, adds noise, and counts; the Keras parent does the update.
+
+    Mixed in before a Keras optimizer class. All arguments of the parent are taken as
+    they are; learning-rate schedules, weight decay, `clipnorm`, `clipvalue` and
+    moving averages act on the noised gradient, which costs no privacy.
+
+    Args:
+        *args: Passed to the Keras parent.
+        l2_norm_clip: Bound on the L2 norm of each example's gradient, > 0; or a
+            clipping strategy from `keras_gdp.clipping`.
+        noise_multiplier: Standard deviation of the noise on the clipped sum, in units
+            of its sensitivity (`l2_norm_clip`), >= 0. Zero adds no noise: epsilon is
+            infinite.
+        batch_size: The expected batch size, by which the noised sum is divided. A
+            declared constant, never the number of rows that a batch happens to have.
+            `None` takes it from what is fitted: a `PoissonDataset`'s or
+            `fit(..., batch_size=...)`'s, else the static size of the first batch.
+        clipping: `"auto"`, the name of an engine, or a clipping strategy.
+        physical_batch_size: Process the batch in chunks of this many rows inside the
+            step: the same result with less memory. `None` for all at once.
+        noise_seed: `None` to draw the noise from the operating system's entropy. An
+            int makes it reproducible, and void as protection against whoever knows
+            the seed; the privacy statement says so.
+        **kwargs: Passed to the Keras parent.
+
+    Raises:
+        ValueError: For values out of range, and for `gradient_accumulation_steps`.
+    """
+
+    def __init__(
+        self,
+        *args,
+        l2_norm_clip=None,
+        noise_multiplier,
+        batch_size=None,
+        clipping="auto",
+        physical_batch_size=None,
+        noise_seed=None,
+        **kwargs,
+    ):
+        strategy, engine_name = _resolve_clipping(l2_norm_clip, clipping)
+        noise_multiplier = _validate.non_negative(
+            "noise_multiplier",
+            noise_multiplier,
+            "It is the noise's standard deviation in units of `l2_norm_clip`; "
+            "`keras_gdp.accounting.noise_multiplier_for` finds it for a budget.",
+        )
+        if batch_size is not None:
+            batch_size = _validate.positive("batch_size", batch_size)
+        if physical_batch_size is not None:
+            physical_batch_size = _validate.count(
+                "physical_batch_size", physical_batch_size, minimum=1
+            )
+        if noise_seed is not None:
+            noise_seed = _validate.count("noise_seed", noise_seed)
+        if kwargs.get("gradient_accumulation_steps"):
+            raise ValueError(
+                "Argument `gradient_accumulation_steps` would add noise to every part "
+                "of a batch. Received: gradient_accumulation_steps="
+                f"{kwargs['gradient_accumulation_steps']}. Use `physical_batch_size` "
+                "instead: it splits the batch inside the step, noise is added once."
+            )
+        super().__init__(*args, **kwargs)
+        self.l2_norm_clip = l2_norm_clip
+        self.noise_multiplier = noise_multiplier
+        self.batch_size = batch_size
+        self.clipping = clipping
+        self.physical_batch_size = physical_batch_size
+        self.noise_seed = noise_seed
+        self.strategy = strategy
+        self.engine_name = engine_name
+        self.source = None
+        self._noise = NoiseStream(noise_seed)
+        self._private_steps = self.add_variable((), dtype="int64", name="private_steps")
+        self._max_private_steps = self.add_variable(
+            (),
+            initializer=keras.initializers.Constant(_NO_LIMIT),
+            dtype="int64",
+            name="max_private_steps",
+        )
+        # 0 until the expected batch size is known.
+        self._divisor = self.add_variable((), dtype="float32", name="batch_size")
+        self._ledger = PrivacyLedger(
+            self.add_variable(
+                PrivacyLedger.shape, dtype="float64", name="privacy_ledger"
+            ),
+            strategy.effective_noise_multiplier(noise_multiplier),
+        )
+        if batch_size is not None:
+            self._divisor.assign(batch_size)
+
+    @property
+    def private_steps(self):
+        """Number of noised updates so far, a variable saved with the model."""
+        return self._private_steps
+
+    @property
+    def max_private_steps(self):
+        """Number of noised updates after which nothing changes any more.
+
+        A variable saved with the model; the limit is enforced inside the graph.
+        """
+        return self._max_private_steps
+
+    @property
+    def phases(self):
+        """The training so far as a list of phases, for accounting."""
+        self._ledger.check(int(self._private_steps.numpy()))
+        return self._ledger.phases()
+
+    def bind(self, sampling: Sampling, batch_size=None, source=None):
+        self._ledger.bind(sampling)
+        self.source = source
+        if batch_size is not None and self.batch_size is None:
+            self._divisor.assign(batch_size)
+
+    def resolve_batch_size(self, static_rows):
+        with tf.init_scope():
+            if self._divisor.numpy() > 0:
+                return
+            if not static_rows:
+                raise ValueError(
+                    "The expected batch size is not known: the batches have no static "
+                    "size and nothing declares it. Pass `batch_size=` to "
+                    f"{type(self).__name__}, or fit a keras_gdp.PoissonDataset."
+                )
+            self._divisor.assign(static_rows)
+
+    def nominal_batch_size(self) -> float:
+        """The divisor as a number; call `resolve_batch_size` first."""
+        with tf.init_scope():
+            return float(self._divisor.numpy())
+
+    def apply_clipped_sum(self, clipped, variables, extra_gradients=None):
+        variables = list(variables)
+        if not self.built:
+            with tf.init_scope():
+                self.build(variables)
+        allowed = tf.logical_and(
+            tf.less(self._private_steps.value, self._max_private_steps.value),
+            self._ledger.has_room(),
+        )
+
+        def update():
+            gradients = self._add_noise(clipped.gradients)
+            if extra_gradients is not None:
+                gradients = [
+                    g
+                    if extra is None
+                    else g + tf.cast(tf.convert_to_tensor(extra), g.dtype)
+                    for g, extra in zip(gradients, extra_gradients, strict=True)
+                ]
+            scale = self.loss_scale_factor or 1.0
+            self.apply(
+                _NoisedGradients(
+                    tf.cast(g * scale, variable.dtype)
+                    for g, variable in zip(gradients, variables, strict=True)
+                ),
+                variables,
+            )
+            self._private_steps.assign_add(1)
+            self._ledger.record()
+            return tf.constant(True)
+
+        return tf.cond(allowed, update, lambda: tf.constant(False))
+
+    def _add_noise(self, clipped_sums):
+        if self.noise_multiplier > 0:
+            noise = self._noise.draw(
+                [tf.shape(total) for total in clipped_sums],
+                [total.dtype for total in clipped_sums],
+                self._private_steps.value,
+            )
+            stddev = self.noise_multiplier * self.strategy.sensitivity
+            clipped_sums = [
+                total + tf.cast(stddev, total.dtype) * z
+                for total, z in zip(clipped_sums, noise, strict=True)
+            ]
+        return [
+            total / tf.cast(self._divisor.value, total.dtype) for total in clipped_sums
+        ]
+
+    def apply(self, grads, trainable_variables=None):
+        """Refuses gradients that the private step did not make."""
+        if not isinstance(grads, _NoisedGradients):
+            raise UnclippedGradientsError(
+                f"{type(self).__name__} received gradients that were not clipped per "
+                "example and noised: they would train without privacy. Use "
+                "`model.compile(optimizer=...)` and `fit` with a model that does not "
+                "override `train_step`, or call `optimizer.private_step(loss_fn, "
+                "batch, variables)` in a training loop of your own."
+            )
+        super().apply(list(grads), trainable_variables)
+
+    def private_step(self, loss_fn, batch, variables):
+        """Takes one private step on a loss of your own.
+
+        For training loops that `fit` does not cover. Every call that touches data is
+        one noised update, and is counted.
+
+        Args:
+            loss_fn: Maps one example to its loss, a scalar. An example is `batch`
+                with the leading axis removed from every tensor; add it again with
+                `example[None]` to call a Keras model. It must not depend on other
+                examples in any other way.
+            batch: A tensor, or a nested structure of tensors, with a leading axis of
+                examples. Its static size is the divisor if nothing else is declared.
+            variables: The Keras variables to update.
+
+        Returns:
+            The losses of the examples, a tensor of shape (batch,), without clipping
+            or noise: not private to publish.
+
+        Raises:
+            UnsupportedLayerError: If computing the loss writes variables.
+            ValueError: If `loss_fn` does not return a scalar.
+        """
+        variables = list(variables)
+
+        def example_loss(row):
+            example = tf.nest.map_structure(
+                lambda leaf: None if leaf is None else leaf[0], row
+            )
+            loss = tf.convert_to_tensor(loss_fn(example))
+            if loss.shape.num_elements() != 1:
+                raise ValueError(
+                    "`loss_fn` must return a scalar for one example. Received shape "
+                    f"{loss.shape}."
+                )
+            return tf.reshape(loss, []), []
+
+        batch = tf.nest.map_structure(
+            lambda leaf: None if leaf is None else tf.convert_to_tensor(leaf), batch
+        )
+        rows = num_rows(batch)
+        self.resolve_batch_size(rows if isinstance(rows, int) else None)
+        objective = Objective(
+            example_loss,
+            [v.value if isinstance(v, keras.Variable) else v for v in variables],
+        )
+        specs = tf.nest.map_structure(
+            lambda t: None if t is None else tf.TensorSpec(t.shape, t.dtype), batch
+        )
+        validate_state_writes(objective, specs)
+        engine, _ = choose_engine(
+            self.engine_name, self.strategy, self.physical_batch_size, objective, specs
+        )
+        clipped = engine.clip(objective, batch, tf.ones([rows], tf.bool))
+        self.apply_clipped_sum(clipped, variables)
+        return clipped.losses
+
+    def load_own_variables(self, store):
+        """Restores the state; refuses a file whose ledger does not fit."""
+        if len(store.keys()) != len(self.variables):
+            raise LedgerError(
+                f"The saved optimizer has {len(store.keys())} variables, "
+                f"{type(self).__name__} has {len(self.variables)}: it was saved by "
+                "another optimizer, or before it was built. Loading it would lose the "
+                "count of private steps. To start from the weights alone, load them "
+                "before `compile()`."
+            )
+        super().load_own_variables(store)
+        if self.batch_size is not None:
+            self._divisor.assign(self.batch_size)
+        self._noise.refresh()
+
+    def get_config(self):
+        config = super().get_config()
+        config.update(
+            {
+                "l2_norm_clip": _serialize(self.l2_norm_clip),
+                "noise_multiplier": self.noise_multiplier,
+                "batch_size": self.batch_size,
+                "clipping": _serialize(self.clipping),
+                "physical_batch_size": self.physical_batch_size,
+                "noise_seed": self.noise_seed,
+            }
+        )
+        return config
+
+    @classmethod
+    def from_config(cls, config, custom_objects=None):
+        config = dict(config)
+        for name in ("l2_norm_clip", "clipping"):
+            if isinstance(config.get(name), dict):
+                config[name] = keras.saving.deserialize_keras_object(config[name])
+        return super().from_config(config, custom_objects=custom_objects)
+
+
+def _serialize(value):
+    if isinstance(value, ClippingStrategy):
+        return keras.saving.serialize_keras_object(value)
+    return float(value) if isinstance(value, np.floating) else value
+
+
+def _resolve_clipping(l2_norm_clip, clipping):
+    """Returns `(strategy, engine_name)` of the two arguments."""
+    given = [s for s in (l2_norm_clip, clipping) if isinstance(s, ClippingStrategy)]
+    if len(given) == 2:
+        raise ValueError(
+            "Give one clipping strategy, either as `l2_norm_clip` or as `clipping`. "
+            f"Received: l2_norm_clip={l2_norm_clip!r}, clipping={clipping!r}."
+        )
+    engine_name = "auto"
+    if not isinstance(clipping, ClippingStrategy):
+        engine_name = _validate.one_of("clipping", clipping, ["auto", *ENGINES])
+    elif l2_norm_clip is not None:
+        raise ValueError(
+            "Argument `l2_norm_clip` has no effect beside a clipping strategy, which "
+            f"holds its own bounds. Received: l2_norm_clip={l2_norm_clip!r}, "
+            f"clipping={clipping!r}. Leave `l2_norm_clip` out."
+        )
+    if given:
+        return given[0], engine_name
+    if l2_norm_clip is None:
+        raise ValueError(
+            "Argument `l2_norm_clip` is missing. Give a bound on the L2 norm of each "
+            "example's gradient, such as `l2_norm_clip=1.0`, or a clipping strategy."
+        )
+    return Flat(l2_norm_clip), engine_name

@@ -1,0 +1,10 @@
+"""The private training step inside `keras.Model.fit`."""
+
+from keras_gdp.training import _keras
+from keras_gdp.training.explain import explain_clipping
+from keras_gdp.training.interface import PrivateUpdate
+from keras_gdp.training.train_step import after_fit, before_fit, train_step
+
+__all__ = ["PrivateUpdate", "explain_clipping"]
+
+_keras.install_hooks(train_step, before_fit, after_fit)

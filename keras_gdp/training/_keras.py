@@ -1,0 +1,176 @@
+"""The only file that touches Keras' private names.
+
+Tested with Keras 3.15 on TensorFlow 2.21. Names used: `Model._loss_tracker`,
+`Model._compile_loss`, `CompileLoss._metrics`, `Model._compute_loss`,
+`Model._call_has_training_arg`, `Layer._flatten_layers`, tensors' `_keras_mask`,
+`LossScaleOptimizer.inner_optimizer`, `Variable.overwrite_with_gradient`.
+"""
+
+import contextlib
+import functools
+
+import keras
+import tensorflow as tf
+
+from keras_gdp.training.interface import PrivateUpdate
+
+__all__ = [
+    "call_model",
+    "install_hooks",
+    "keras_mask",
+    "layers_of",
+    "loss_scale_of",
+    "private_optimizer",
+    "record_single_losses",
+    "set_keras_mask",
+    "single_loss_metrics",
+    "without_regularizers",
+]
+
+
+def private_optimizer(model):
+    """Returns the model's private optimizer, also inside a wrapper, or `None`."""
+    optimizer = getattr(model, "optimizer", None)
+    optimizer = getattr(optimizer, "inner_optimizer", optimizer)
+    return optimizer if isinstance(optimizer, PrivateUpdate) else None
+
+
+def loss_scale_of(model):
+    """Returns the initial scale of the model's `LossScaleOptimizer`, or 1."""
+    return float(getattr(model.optimizer, "initial_scale", 1.0))
+
+
+def build_optimizer(model):
+    """Creates the optimizer's variables, in the wrapper as well."""
+    if not model.optimizer.built:
+        model.optimizer.build(model.trainable_variables)
+
+
+def call_model(model, x):
+    """Calls the model as Keras' training step does."""
+    if model._call_has_training_arg:
+        return model(x, training=True)
+    return model(x)
+
+
+def compute_loss(model, x, y, y_pred, sample_weight):
+    """Computes the compiled loss as Keras' training step does."""
+    return model._compute_loss(
+        x=x, y=y, y_pred=y_pred, sample_weight=sample_weight, training=True
+    )
+
+
+def update_loss_tracker(model, values, sample_weight):
+    """Adds per-example losses to the mean that Keras shows as `loss`."""
+    model._loss_tracker.update_state(values, sample_weight=sample_weight)
+
+
+def single_loss_metrics(model):
+    """Returns the means of a multi-output model's single losses."""
+    return [] if model._compile_loss is None else list(model._compile_loss.metrics)
+
+
+@contextlib.contextmanager
+def record_single_losses(model):
+    """Collects the values that Keras would add to `single_loss_metrics`.
+
+    Inside a per-example function these updates would run once per example, or not
+    at all; the values are collected instead and added once, outside.
+    """
+    recorded = []
+
+    class Recorder:
+        def update_state(self, value, sample_weight=None):
+            del sample_weight
+            recorded.append(value)
+
+    compile_loss = model._compile_loss
+    if compile_loss is None or not compile_loss._metrics:
+        yield recorded
+        return
+    metrics = compile_loss._metrics
+    original = list(metrics)
+    metrics[:] = [Recorder() for _ in original]
+    try:
+        yield recorded
+    finally:
+        metrics[:] = original
+
+
+@contextlib.contextmanager
+def without_regularizers(model):
+    """Hides the weight regularisers from `model.losses`.
+
+    They depend on no example: their gradient is added after the noise.
+    """
+    hidden = [
+        (variable, variable.regularizer)
+        for variable in model.trainable_variables
+        if variable.regularizer is not None
+    ]
+    for variable, _ in hidden:
+        variable.regularizer = None
+    try:
+        yield
+    finally:
+        for variable, regularizer in hidden:
+            variable.regularizer = regularizer
+
+
+def keras_mask(tensor):
+    """Returns the mask that Keras attached to a tensor, or `None`."""
+    return getattr(tensor, "_keras_mask", None)
+
+
+def set_keras_mask(tensor, mask):
+    """Attaches a mask to a tensor, as Keras does."""
+    tensor._keras_mask = mask
+
+
+def layers_of(model):
+    """Returns the model itself and all layers inside, at any depth."""
+    return list(model._flatten_layers())
+
+
+def overwritten_with_gradient(variable) -> bool:
+    """Whether Keras assigns the gradient itself to this variable (float8 scales)."""
+    return bool(getattr(variable, "overwrite_with_gradient", False))
+
+
+def install_hooks(train_step, before_fit, after_fit):
+    """Makes `keras.Model` take the private step for private optimizers.
+
+    Args:
+        train_step: Called as `train_step(model, data)` instead of Keras' own where
+            the model's optimizer is private.
+        before_fit: Called as `before_fit(model, optimizer, x, y, batch_size, ...)`
+            with the arguments of `fit`.
+        after_fit: Called as `after_fit(optimizer)` however `fit` ends.
+    """
+    if getattr(keras.Model.train_step, "keras_gdp", False):
+        return
+    keras_train_step, keras_fit = keras.Model.train_step, keras.Model.fit
+
+    @functools.wraps(keras_train_step)
+    def private_or_plain_step(self, data):
+        if private_optimizer(self) is None:
+            return keras_train_step(self, data)
+        return train_step(self, data)
+
+    @functools.wraps(keras_fit)
+    def private_or_plain_fit(self, *args, **kwargs):
+        optimizer = private_optimizer(self)
+        if optimizer is None:
+            return keras_fit(self, *args, **kwargs)
+        before_fit(self, optimizer, *args, **kwargs)
+        try:
+            return keras_fit(self, *args, **kwargs)
+        finally:
+            after_fit(optimizer)
+
+    private_or_plain_step.keras_gdp = True
+    keras.Model.train_step = tf.autograph.experimental.do_not_convert(
+        private_or_plain_step
+    )
+    keras.Model.train_step.keras_gdp = True
+    keras.Model.fit = private_or_plain_fit

@@ -1,0 +1,112 @@
+"""Says what the private step will do with a model, and why."""
+
+import keras
+import tensorflow as tf
+
+from keras_gdp.clipping import Flat
+from keras_gdp.clipping.choose import choose_engine
+from keras_gdp.errors import PrivacyError
+from keras_gdp.training import _keras
+from keras_gdp.training.objective import model_objective
+from keras_gdp.training.validate import validate_state_writes, validate_variables
+
+__all__ = ["explain_clipping"]
+
+
+def explain_clipping(model, optimizer=None, *, batch=None) -> str:
+    """Describes the clipping of a compiled model, layer by layer.
+
+    Args:
+        model: A compiled and built Keras model.
+        optimizer: The DP optimizer; by default the one the model was compiled with.
+        batch: A batch `(x, y)` or `(x, y, sample_weight)` as `fit` would see it;
+            needed for models whose input shapes Keras does not know, and for losses
+            on other targets than one tensor shaped like the output.
+
+    Returns:
+        A text of several lines: the engine and the reason for it, the clipping, and
+        for every layer with trainable weights how its gradient is clipped.
+
+    Raises:
+        UnsupportedLayerError: If the model cannot be trained privately.
+        ValueError: If the model is not compiled with a DP optimizer and none is given.
+    """
+    optimizer = optimizer or _keras.private_optimizer(model)
+    if optimizer is None:
+        raise ValueError(
+            "Argument `optimizer` must be a DP optimizer, or `model` compiled with one."
+            f" Received: optimizer={optimizer}."
+        )
+    if batch is None:
+        batch = _symbolic_batch(model)
+    specs = keras.tree.map_structure(
+        lambda leaf: (
+            None
+            if leaf is None
+            else tf.TensorSpec([None, *leaf.shape[1:]], tf.as_dtype(leaf.dtype))
+        ),
+        keras.utils.unpack_x_y_sample_weight(batch),
+    )
+    objective, _ = model_objective(model)
+    validate_variables(model)
+    validate_state_writes(objective, specs, model)
+    strategy = getattr(optimizer, "strategy", None) or Flat(1.0)
+    engine, reason = choose_engine(
+        optimizer.engine_name,
+        strategy,
+        optimizer.physical_batch_size,
+        objective,
+        specs,
+    )
+    lines = [
+        f"Engine: {engine.name} ({reason}).",
+        f"Clipping: {strategy.describe()}.",
+    ]
+    for layer in _keras.layers_of(model):
+        weights = [v for v in layer.trainable_variables if _owned_by(layer, v)]
+        if weights:
+            size = sum(v.value.shape.num_elements() for v in weights)
+            lines.append(
+                f"  {layer.name} ({type(layer).__name__}): {size} weights, "
+                f"{_HOW[engine.name]}"
+            )
+    frozen = sum(v.value.shape.num_elements() for v in model.non_trainable_variables)
+    if frozen:
+        lines.append(f"  {frozen} frozen or non-trainable weights get no gradient")
+    return "\n".join(lines)
+
+
+_HOW = {
+    "loop": "differentiated one example at a time",
+    "vectorized": "differentiated for all examples at once (tf.vectorized_map)",
+}
+
+
+def _owned_by(layer, variable):
+    return not any(
+        variable is inner
+        for child in _keras.layers_of(layer)[1:]
+        for inner in child.trainable_variables
+    )
+
+
+def _symbolic_batch(model):
+    try:
+        inputs = keras.tree.map_structure(
+            lambda t: keras.KerasTensor([None, *t.shape[1:]], t.dtype), model.inputs
+        )
+        struct = getattr(model, "_inputs_struct", None)
+        x = (
+            keras.tree.pack_sequence_as(struct, inputs)
+            if struct is not None
+            else inputs
+        )
+        outputs = model.outputs
+    except (AttributeError, ValueError) as error:
+        raise PrivacyError(
+            "The input shapes of this model are not known. Pass `batch=` with one "
+            "batch of training data."
+        ) from error
+    x = x[0] if isinstance(x, list) and len(x) == 1 else x
+    y = outputs[0] if len(outputs) == 1 else list(outputs)
+    return x, y

@@ -1,0 +1,41 @@
+"""What the training step needs of an optimizer."""
+
+import abc
+
+from keras_gdp.clipping import ClippedSum
+
+__all__ = ["PrivateUpdate"]
+
+
+class PrivateUpdate(abc.ABC):
+    """An optimizer that takes clipped sums, adds noise, and keeps the ledger.
+
+    Attributes:
+        strategy: The `ClippingStrategy`.
+        engine_name: `"auto"` or the name of an engine.
+        physical_batch_size: Rows to process at once, or `None`.
+    """
+
+    @abc.abstractmethod
+    def apply_clipped_sum(self, clipped: ClippedSum, variables, extra_gradients=None):
+        """Adds noise to a clipped sum, divides, updates `variables`, counts the step.
+
+        Args:
+            clipped: An engine's result for `variables`.
+            variables: Keras variables, as many as `clipped.gradients`.
+            extra_gradients: Gradients that depend on no example (regularisers), added
+                after the noise; `None`, or one entry per variable, `None` for none.
+        """
+
+    @abc.abstractmethod
+    def resolve_batch_size(self, static_rows):
+        """Fixes the divisor before the first step.
+
+        Args:
+            static_rows: Number of rows of the batch at hand if it is static, else
+                `None`. Used only where nothing was declared.
+        """
+
+    @abc.abstractmethod
+    def bind(self, sampling, batch_size=None):
+        """Declares how the batches of the coming steps are drawn."""
