@@ -5,6 +5,7 @@ import logging
 import tensorflow as tf
 
 from keras_gdp import _validate
+from keras_gdp.clipping.aside import run_aside
 from keras_gdp.clipping.engines import Engine, LoopEngine, VectorizedEngine
 
 __all__ = ["ENGINES", "choose_engine"]
@@ -46,7 +47,7 @@ def choose_engine(name, strategy, physical_batch_size, objective, row_specs):
             f"{rows} stacked gradients of {entries} entries each would be slower than "
             "one example at a time"
         )
-    problem = _vectorization_problem(strategy, objective, row_specs)
+    problem = run_aside(_vectorization_problem, strategy, objective, row_specs)
     if problem:
         return LoopEngine(strategy), (
             f"tf.vectorized_map cannot convert this model ({problem})"
@@ -57,30 +58,37 @@ def choose_engine(name, strategy, physical_batch_size, objective, row_specs):
 
 
 def _vectorization_problem(strategy, objective, row_specs):
-    """Returns why `tf.vectorized_map` fails on two rows, or the empty string."""
-    specs = tf.nest.map_structure(
-        lambda spec: (
-            None if spec is None else tf.TensorSpec([2, *spec.shape[1:]], spec.dtype)
-        ),
+    """Returns why `tf.vectorized_map` fails on two made-up rows, or "".
+
+    Some operations fail when they are converted, others only when they run.
+    """
+    engine = VectorizedEngine(strategy)
+    rows = tf.nest.map_structure(
+        lambda spec: None
+        if spec is None
+        else tf.zeros([3, *(1 if d is None else d for d in spec.shape[1:])], spec.dtype),
         row_specs,
     )
-    engine = VectorizedEngine(strategy)
-    leaves = tf.nest.flatten(specs)
+    leaves = [leaf for leaf in tf.nest.flatten(rows) if leaf is not None]
 
     @tf.function(autograph=False)
     def probe(*tensors):
         tensors = iter(tensors)
-        rows = tf.nest.pack_sequence_as(
-            specs, [None if leaf is None else next(tensors) for leaf in leaves]
+        packed = tf.nest.map_structure(
+            lambda leaf: None if leaf is None else next(tensors), rows
         )
-        return engine.clip_rows(objective, rows, tf.ones([2], tf.bool)).gradients
+        return engine.clip_rows(objective, packed, tf.ones([3], tf.bool)).gradients
 
     logger = logging.getLogger("tensorflow")
     level = logger.level
+    logger.setLevel(logging.CRITICAL)
     try:
-        logger.setLevel(logging.ERROR)
-        with tf.init_scope():
-            probe.get_concrete_function(*(leaf for leaf in leaves if leaf is not None))
+        traced = probe.get_concrete_function(*leaves)
+        seeds = [v for v in traced.graph.variables if "seed_generator" in v.name]
+        states = [seed.numpy() for seed in seeds]
+        traced(*leaves)
+        for seed, state in zip(seeds, states, strict=True):
+            seed.assign(state)
     except Exception as error:  # Any failure at all means that it cannot.
         return " ".join(str(error).split())[:200] or type(error).__name__
     finally:

@@ -6,7 +6,7 @@ from typing import Any
 
 import tensorflow as tf
 
-__all__ = ["Objective", "num_rows", "rows_of"]
+__all__ = ["Objective", "as_tensors", "num_rows", "rows_of", "specs_of"]
 
 
 @dataclass(frozen=True)
@@ -57,6 +57,24 @@ def _dense(gradient, variable):
     if gradient is None:
         return tf.zeros(variable.shape, _wide(variable))
     return tf.cast(tf.convert_to_tensor(gradient), _wide(variable))
+
+
+def as_tensors(batch):
+    """Converts the leaves of a nested batch to tensors; keeps `None`."""
+    return tf.nest.map_structure(
+        lambda leaf: leaf
+        if leaf is None or isinstance(leaf, tf.__internal__.CompositeTensor)
+        else tf.convert_to_tensor(leaf),
+        batch,
+    )
+
+
+def specs_of(batch):
+    """Returns the nested `tf.TensorSpec`s of a nested batch; keeps `None`."""
+    return tf.nest.map_structure(
+        lambda leaf: None if leaf is None else tf.TensorSpec(leaf.shape, leaf.dtype),
+        batch,
+    )
 
 
 def num_rows(batch):

@@ -1,13 +1,11 @@
 """What a clipping engine hands to the noise."""
 
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 __all__ = ["ClippedSum"]
 
 
-@dataclass(frozen=True)
-class ClippedSum:
+class ClippedSum(NamedTuple):
     """The sum over a batch of per-example gradients, each clipped.
 
     Attributes:

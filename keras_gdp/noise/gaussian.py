@@ -68,7 +68,7 @@ class NoiseStream:
         else:
             step_key = fold(key, step)
         return [
-            tf.random.stateless_normal(shape, fold(step_key, index), dtype)
+            tf.random.stateless_normal(shape, fold(step_key, index), dtype=dtype)
             for index, (shape, dtype) in enumerate(zip(shapes, dtypes, strict=True))
         ]
 

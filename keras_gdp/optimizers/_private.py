@@ -7,7 +7,7 @@ import tensorflow as tf
 from keras_gdp import _validate
 from keras_gdp.clipping import ClippingStrategy, Flat, Objective
 from keras_gdp.clipping.choose import ENGINES, choose_engine
-from keras_gdp.clipping.objective import num_rows
+from keras_gdp.clipping.objective import as_tensors, num_rows, specs_of
 from keras_gdp.errors import LedgerError, UnclippedGradientsError
 from keras_gdp.noise import NoiseStream
 from keras_gdp.optimizers._ledger import PrivacyLedger
@@ -96,7 +96,6 @@ class PrivateOptimizer(PrivateUpdate):
         self.noise_seed = noise_seed
         self.strategy = strategy
         self.engine_name = engine_name
-        self.source = None
         self._noise = NoiseStream(noise_seed)
         self._private_steps = self.add_variable((), dtype="int64", name="private_steps")
         self._max_private_steps = self.add_variable(
@@ -135,9 +134,8 @@ class PrivateOptimizer(PrivateUpdate):
         self._ledger.check(int(self._private_steps.numpy()))
         return self._ledger.phases()
 
-    def bind(self, sampling: Sampling, batch_size=None, source=None):
+    def bind(self, sampling: Sampling, batch_size=None):
         self._ledger.bind(sampling)
-        self.source = source
         if batch_size is not None and self.batch_size is None:
             self._divisor.assign(batch_size)
 
@@ -256,18 +254,14 @@ class PrivateOptimizer(PrivateUpdate):
                 )
             return tf.reshape(loss, []), []
 
-        batch = tf.nest.map_structure(
-            lambda leaf: None if leaf is None else tf.convert_to_tensor(leaf), batch
-        )
+        batch = as_tensors(batch)
         rows = num_rows(batch)
         self.resolve_batch_size(rows if isinstance(rows, int) else None)
         objective = Objective(
             example_loss,
             [v.value if isinstance(v, keras.Variable) else v for v in variables],
         )
-        specs = tf.nest.map_structure(
-            lambda t: None if t is None else tf.TensorSpec(t.shape, t.dtype), batch
-        )
+        specs = specs_of(batch)
         validate_state_writes(objective, specs)
         engine, _ = choose_engine(
             self.engine_name, self.strategy, self.physical_batch_size, objective, specs

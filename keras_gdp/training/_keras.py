@@ -2,7 +2,7 @@
 
 Tested with Keras 3.15 on TensorFlow 2.21. Names used: `Model._loss_tracker`,
 `Model._compile_loss`, `CompileLoss._metrics`, `Model._compute_loss`,
-`Model._call_has_training_arg`, `Layer._flatten_layers`, tensors' `_keras_mask`,
+`Model._call_has_training_arg`, `Model._symbolic_build`, `Layer._flatten_layers`, tensors' `_keras_mask`,
 `LossScaleOptimizer.inner_optimizer`, `Variable.overwrite_with_gradient`.
 """
 
@@ -40,10 +40,10 @@ def loss_scale_of(model):
     return float(getattr(model.optimizer, "initial_scale", 1.0))
 
 
-def build_optimizer(model):
-    """Creates the optimizer's variables, in the wrapper as well."""
-    if not model.optimizer.built:
-        model.optimizer.build(model.trainable_variables)
+def build(model, batch):
+    """Creates the variables of model, loss, metrics and optimizer, if need be."""
+    with tf.init_scope():
+        model._symbolic_build(data_batch=batch)
 
 
 def call_model(model, x):

@@ -1,10 +1,26 @@
 """What the training step needs of an optimizer."""
 
 import abc
+from dataclasses import dataclass
+from typing import Any
 
 from keras_gdp.clipping import ClippedSum
+from keras_gdp.sampling import Sampling
 
-__all__ = ["PrivateUpdate"]
+__all__ = ["Fitted", "PrivateUpdate"]
+
+
+@dataclass(frozen=True)
+class Fitted:
+    """What `fit` is running on.
+
+    Attributes:
+        source: The first argument of `fit`.
+        sampling: How `fit` draws batches from it; `None` where that cannot be known.
+    """
+
+    source: Any
+    sampling: Sampling | None
 
 
 class PrivateUpdate(abc.ABC):
@@ -14,7 +30,10 @@ class PrivateUpdate(abc.ABC):
         strategy: The `ClippingStrategy`.
         engine_name: `"auto"` or the name of an engine.
         physical_batch_size: Rows to process at once, or `None`.
+        fitted: What `fit` is running on, or `None` outside of `fit`.
     """
+
+    fitted: Fitted | None = None
 
     @abc.abstractmethod
     def apply_clipped_sum(self, clipped: ClippedSum, variables, extra_gradients=None):

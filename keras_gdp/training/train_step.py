@@ -1,16 +1,18 @@
 """The private training step, and what `fit` declares before it."""
 
 import inspect
+import weakref
 
 import keras
 import tensorflow as tf
 
 from keras_gdp.clipping.choose import choose_engine
-from keras_gdp.clipping.objective import num_rows
+from keras_gdp.clipping.objective import as_tensors, num_rows, specs_of
 from keras_gdp.data import SampledDataset
 from keras_gdp.errors import PrivacyError
 from keras_gdp.sampling import Sampling
 from keras_gdp.training import _keras
+from keras_gdp.training.interface import Fitted
 from keras_gdp.training.objective import (
     model_objective,
     present_rows,
@@ -28,7 +30,7 @@ def train_step(model, data):
     goes to the optimizer, which adds the noise.
     """
     optimizer = _keras.private_optimizer(model)
-    x, y, sample_weight = batch = keras.utils.unpack_x_y_sample_weight(data)
+    batch = as_tensors(keras.utils.unpack_x_y_sample_weight(data))
     if tf.distribute.get_strategy().num_replicas_in_sync > 1:
         raise PrivacyError(
             "Private training runs on one replica: several would each add their own "
@@ -36,28 +38,59 @@ def train_step(model, data):
             f"{tf.distribute.get_strategy().num_replicas_in_sync} replicas. Train "
             "outside of `strategy.scope()`."
         )
-    batch = _to_tensors(batch)
-    x, y, sample_weight = batch
     rows = num_rows(batch)
     optimizer.resolve_batch_size(rows if isinstance(rows, int) else None)
-    _keras.build_optimizer(model)
-    scale = _keras.loss_scale_of(model) / optimizer.nominal_batch_size()
-    objective, outputs = model_objective(model, max(scale, 1.0))
-    validate_variables(model)
-    specs = _specs(batch)
-    validate_state_writes(objective, specs, model)
-    engine, _ = choose_engine(
-        optimizer.engine_name,
-        optimizer.strategy,
-        optimizer.physical_batch_size,
-        objective,
-        specs,
-    )
-    present = present_rows(sample_weight, rows)
+    _keras.build(model, batch)
+    if not model.trainable_variables:
+        raise ValueError(
+            f"Model {model.name!r} has no trainable weights: there is nothing to train."
+        )
+    objective, outputs = model_objective(model, _loss_scale(model, optimizer))
+    engine = _validated_engine(model, optimizer, objective, specs_of(batch))
+    present = present_rows(batch[2], rows)
     clipped = engine.clip(objective, batch, present)
     penalty, penalty_gradients = regularizer_gradients(model)
     optimizer.apply_clipped_sum(clipped, model.trainable_variables, penalty_gradients)
     return _metrics(model, batch, present, clipped, outputs, penalty)
+
+
+def _validated_engine(model, optimizer, objective, specs):
+    """Returns the engine for this model and batch, checked once per kind of batch."""
+    key = (
+        id(model),
+        str(specs),
+        tuple(id(variable) for variable in model.trainable_variables),
+        tuple(layer.trainable for layer in _keras.layers_of(model)),
+    )
+    engines = _ENGINES.setdefault(optimizer, {})
+    if key not in engines:
+        validate_variables(model)
+        validate_state_writes(objective, specs, model)
+        engines[key], _ = choose_engine(
+            optimizer.engine_name,
+            optimizer.strategy,
+            optimizer.physical_batch_size,
+            objective,
+            specs,
+        )
+    return engines[key]
+
+
+_ENGINES = weakref.WeakKeyDictionary()
+
+
+def _loss_scale(model, optimizer):
+    """Returns the fixed factor on each example's loss under 'mixed_float16'.
+
+    A scale that adapts to overflows would depend on the data without noise. The
+    start value over the batch size gives each example the weight that it has in
+    Keras' mean; an example that overflows nevertheless counts as zero.
+    """
+    scale = _keras.loss_scale_of(model) / optimizer.nominal_batch_size()
+    return min(max(scale, 1.0), _MAX_LOSS_SCALE)
+
+
+_MAX_LOSS_SCALE = 256.0
 
 
 def _metrics(model, batch, present, clipped, outputs, penalty):
@@ -86,24 +119,6 @@ def _select(leaf, present):
     return selected
 
 
-def _to_tensors(batch):
-    return keras.tree.map_structure(
-        lambda leaf: (
-            leaf
-            if leaf is None or isinstance(leaf, tf.__internal__.CompositeTensor)
-            else tf.convert_to_tensor(leaf)
-        ),
-        batch,
-    )
-
-
-def _specs(batch):
-    return keras.tree.map_structure(
-        lambda leaf: None if leaf is None else tf.TensorSpec(leaf.shape, leaf.dtype),
-        batch,
-    )
-
-
 def before_fit(model, optimizer, *args, **kwargs):
     """Declares to the optimizer how `fit` is going to draw its batches."""
     call = inspect.signature(keras.Model.fit).bind(model, *args, **kwargs)
@@ -116,11 +131,11 @@ def before_fit(model, optimizer, *args, **kwargs):
                 f"{type(x).__name__}, whose batches carry sample weights. Pass "
                 "`sample_weight=` to the dataset instead, one weight per example."
             )
-        optimizer.bind(x.sampling, x.batch_size, source=x)
+        _declare(optimizer, x, x.sampling)
         return
     length = _array_length(x)
     if length is None:
-        optimizer.bind(Sampling("unknown"), source=x)
+        _declare(optimizer, x, None)
         return
     split = call.arguments["validation_split"]
     if split and call.arguments["validation_data"] is None:
@@ -137,11 +152,20 @@ def before_fit(model, optimizer, *args, **kwargs):
                 "declare the divisor with `batch_size=` on the optimizer."
             )
         batch_size = length
-    optimizer.bind(Sampling("shuffle", batch_size, length), batch_size, source=x)
+    _declare(optimizer, x, Sampling("shuffle", batch_size, length))
+
+
+def _declare(optimizer, source, sampling):
+    optimizer.fitted = Fitted(source, sampling)
+    if sampling is None:
+        optimizer.bind(Sampling("unknown"))
+    else:
+        optimizer.bind(sampling, sampling.batch_size)
 
 
 def after_fit(optimizer):
     """Steps outside of `fit` are charged as if they saw every example."""
+    optimizer.fitted = None
     optimizer.bind(Sampling("unknown"))
 
 

@@ -1,0 +1,447 @@
+"""The privacy budget as a Keras callback."""
+
+import math
+
+import keras
+
+from keras_gdp import _validate, accounting
+from keras_gdp.callbacks.ledger_file import read_ledger, write_ledger
+from keras_gdp.callbacks.statement import PrivacyStatement
+from keras_gdp.data import SampledDataset
+from keras_gdp.errors import (
+    BudgetExceededError,
+    LedgerError,
+    PrivacyError,
+    SamplingMismatchError,
+    UnsupportedEventError,
+)
+from keras_gdp.optimizers import PrivateOptimizer
+from keras_gdp.sampling import Sampling
+
+__all__ = ["PrivacyBudget"]
+
+_ACCOUNTANTS = ("exact", "rdp", "moments", "clt")
+
+
+class PrivacyBudget(keras.callbacks.Callback):
+    """Reports epsilon every epoch, and stops before the budget is overspent.
+
+    The limit itself holds inside the graph: before training, the largest number of
+    steps whose epsilon stays within the budget is written to the optimizer's
+    `max_private_steps`, and a step beyond it changes nothing. The callback reports,
+    and ends `fit` politely.
+
+    Every epoch's logs gain `epsilon` (of the chosen accountant), `epsilon_exact`,
+    `epsilon_rdp`, `epsilon_clt` (an estimate) and `mu`, so that the progress bar,
+    `History`, `CSVLogger` and `TensorBoard` show them. Callbacks listed before this
+    one do not see them.
+
+    Args:
+        epsilon: The budget, > 0; `None` to report only.
+        delta: Probability in (0, 1) with which epsilon may fail to hold; well below
+            one over the number of examples.
+        dataset: The `PoissonDataset` or `UniformDataset` that is fitted. The callback
+            checks that it is the one that `fit` uses.
+        num_examples: Declared size of the data set, where no `dataset` is given.
+        batch_size: Declared (expected) batch size, where no `dataset` is given.
+        sampling: `"poisson"`, `"uniform"` or `"shuffle"`, where no `dataset` is given.
+            Plain `fit(x, y, batch_size)` is `"shuffle"`, and recognised as such.
+        accountant: `"exact"`, `"rdp"`, `"moments"`, or `"clt"` (an estimate that can
+            lie below the truth): whose epsilon the budget limits.
+        relation: `"add_remove"` or `"replace_one"`; by default the relation of the
+            sampling: replace-one for `"uniform"`, add-or-remove-one otherwise.
+        ledger: Path of a JSON file that keeps a second record of what was spent,
+            and must agree with the model's own.
+        optimizer: The DP optimizer to watch, where it is not the model's own (GANs).
+        verbose: 1 to print the limit and the reason for stopping.
+
+    Raises:
+        ValueError: For values out of range, or for declarations that are missing.
+        BudgetExceededError: At the start of training, if nothing is left to spend.
+        SamplingMismatchError: If the batches do not come from what was declared.
+        LedgerError: If the record on disk and in the model contradict each other.
+
+    Example:
+
+    ```python
+    train = gdp.PoissonDataset(x_train, y_train, batch_size=256)
+    budget = gdp.PrivacyBudget(epsilon=3.0, delta=1e-5, dataset=train)
+    model.fit(train, epochs=60, callbacks=[budget])
+    print(budget.statement())
+    ```
+    """
+
+    def __init__(
+        self,
+        epsilon=None,
+        delta=None,
+        *,
+        dataset=None,
+        num_examples=None,
+        batch_size=None,
+        sampling=None,
+        accountant="exact",
+        relation=None,
+        ledger=None,
+        optimizer=None,
+        verbose=0,
+    ):
+        super().__init__()
+        if epsilon is not None:
+            epsilon = _validate.positive(
+                "epsilon", epsilon, "It is the budget; `None` reports without a limit."
+            )
+        if delta is None:
+            raise ValueError(
+                "Argument `delta` is missing. Give the probability with which epsilon "
+                "may fail to hold, well below 1 / num_examples, such as 1e-5."
+            )
+        self.epsilon = epsilon
+        self.delta = _validate.delta("delta", delta)
+        self.accountant = _validate.one_of("accountant", accountant, _ACCOUNTANTS)
+        if relation is not None:
+            _validate.one_of("relation", relation, ("add_remove", "replace_one"))
+        self.relation = relation
+        self.dataset = dataset
+        self.ledger = ledger
+        self.verbose = verbose
+        self._declared = _declared_sampling(dataset, num_examples, batch_size, sampling)
+        self._num_examples, self._batch_size = num_examples, batch_size
+        if optimizer is not None and not isinstance(optimizer, PrivateOptimizer):
+            raise ValueError(
+                "Argument `optimizer` must be a DP optimizer of keras_gdp. Received: "
+                f"{type(optimizer).__name__}."
+            )
+        self._optimizer = optimizer
+        self._limit = None
+        self._start = (0, 0)
+
+    # What was spent ----------------------------------------------------------------
+
+    @property
+    def optimizer(self):
+        """The DP optimizer that this callback watches."""
+        if self._optimizer is not None:
+            return self._optimizer
+        optimizer = getattr(self.model, "optimizer", None)
+        optimizer = getattr(optimizer, "inner_optimizer", optimizer)
+        if not isinstance(optimizer, PrivateOptimizer):
+            raise PrivacyError(
+                "PrivacyBudget needs a model that is compiled with a DP optimizer, "
+                "such as keras_gdp.DPAdam. Received: "
+                f"{'no model' if self.model is None else type(optimizer).__name__}. "
+                "Training with this optimizer has no privacy guarantee."
+            )
+        return optimizer
+
+    def events(self):
+        """Returns what happened so far, as a list of `(event, count)`."""
+        return [(phase.event, phase.count) for phase in self.optimizer.phases]
+
+    def composed(self, accountant=None):
+        """Returns an accountant of `keras_gdp.accounting` holding all steps so far.
+
+        Args:
+            accountant: Name of the accountant; by default the chosen one.
+
+        Raises:
+            UnsupportedEventError: If it has no analysis for what happened.
+        """
+        composed = accounting.make_accountant(
+            accountant or self.accountant, self._relation()
+        )
+        for event, count in self.events():
+            composed.compose(event, count)
+        return composed
+
+    def spent(self, accountant=None) -> float:
+        """Epsilon spent so far, at `delta`, by the chosen or the given accountant."""
+        return self.composed(accountant).epsilon(self.delta)
+
+    def remaining_steps(self) -> float:
+        """Steps that the budget still allows; infinite where it sets no limit."""
+        if self.epsilon is None:
+            return math.inf
+        steps = int(self.optimizer.private_steps.numpy())
+        if self._limit is not None:
+            return max(0, self._limit - steps)
+        return self._affordable_steps(self._resolve_sampling())
+
+    def _relation(self):
+        if self.relation is not None:
+            return self.relation
+        relations = [phase.sampling.relation for phase in self.optimizer.phases]
+        if self._declared is not None:
+            relations.append(self._declared.relation)
+        # A guarantee for several phases needs one relation: replace-one is what
+        # sampling without replacement supports.
+        return "replace_one" if "replace_one" in relations else "add_remove"
+
+    def _epsilon_or_none(self, accountant):
+        try:
+            return self.spent(accountant)
+        except UnsupportedEventError:
+            return None
+
+    def _mu_or_none(self):
+        try:
+            return self.composed("clt").mu
+        except UnsupportedEventError:
+            return None
+
+    def statement(self) -> PrivacyStatement:
+        """Returns what this training guarantees so far."""
+        optimizer = self.optimizer
+        epsilons = {name: self._epsilon_or_none(name) for name in _ACCOUNTANTS}
+        if epsilons[self.accountant] is None:
+            self.composed()  # Raises the error that says why.
+        relation = self._relation()
+        phases = optimizer.phases
+        return PrivacyStatement(
+            epsilon=epsilons[self.accountant],
+            delta=self.delta,
+            mu=self._mu_or_none(),
+            accountant=self.accountant,
+            epsilons=epsilons,
+            assumptions={
+                name: accounting.make_accountant(name, relation).assumption
+                for name in _ACCOUNTANTS
+            },
+            relation=relation,
+            sampling=tuple(
+                f"{phase.steps} steps: {phase.sampling.describe()}" for phase in phases
+            )
+            or ("no step was taken",),
+            clipping=optimizer.strategy.describe(),
+            sensitivity=float(optimizer.strategy.sensitivity),
+            noise_multiplier=optimizer.noise_multiplier,
+            steps=int(optimizer.private_steps.numpy()),
+            max_steps=self._limit,
+            epsilon_limit=self.epsilon,
+            noise_seed=optimizer.noise_seed,
+            warnings=tuple(self._warnings(relation, phases)),
+        )
+
+    def _warnings(self, relation, phases):
+        optimizer = self.optimizer
+        if optimizer.noise_multiplier == 0:
+            yield "no noise is added: there is no privacy (epsilon is infinite)"
+        if optimizer.noise_seed is not None:
+            yield (
+                f"the noise is reproducible from noise_seed={optimizer.noise_seed}: "
+                "there is no privacy against anyone who knows or guesses the seed"
+            )
+        if self.dataset is not None and self.dataset.seed is not None:
+            yield (
+                f"the sampling is reproducible from seed={self.dataset.seed}: the "
+                "amplification holds only against those who do not know it"
+            )
+        if self.accountant == "clt":
+            yield "the chosen epsilon is an estimate and can lie below the truth"
+        if len({phase.noise_multiplier for phase in phases}) > 1:
+            yield "the noise multiplier changed between phases of training"
+        for phase in phases:
+            if phase.sampling.kind == "shuffle":
+                poisson = Sampling(
+                    "poisson", phase.sampling.batch_size, phase.sampling.num_examples
+                )
+                alternative = accounting.make_accountant("exact", relation)
+                alternative.compose(poisson.event(phase.noise_multiplier), phase.steps)
+                yield (
+                    "the removed example's place in its batch is taken to stay empty; "
+                    "shuffling is charged without amplification. The same steps with "
+                    "keras_gdp.PoissonDataset would cost epsilon "
+                    f"{alternative.epsilon(self.delta):.4g}"
+                )
+        if self.dataset is None and self._declared is not None:
+            yield (
+                "the sampling was declared by the user, and could not be checked where "
+                "`fit` did not use a dataset of keras_gdp or plain arrays"
+            )
+
+    # The callback ------------------------------------------------------------------
+
+    def on_train_begin(self, logs=None):
+        optimizer = self.optimizer
+        sampling = self._resolve_sampling()
+        steps = int(optimizer.private_steps.numpy())
+        self._check_ledger_file(steps)
+        optimizer.bind(sampling)
+        self._start = (steps, 0 if self.dataset is None else self.dataset.draws)
+        self._limit = None
+        if self.epsilon is None:
+            return
+        remaining = self._affordable_steps(sampling)
+        if remaining < 1:
+            spent = self.spent() if steps else 0.0
+            raise BudgetExceededError(
+                f"The budget epsilon={self.epsilon:g} at delta={self.delta:g} allows no "
+                f"further step: {steps} private steps have spent epsilon={spent:.4g} "
+                f"({self.accountant} accountant). Train with a larger budget, a larger "
+                "`noise_multiplier` or a smaller sampling probability."
+            )
+        self._limit = steps + remaining
+        optimizer.max_private_steps.assign(self._limit)
+        if self.verbose:
+            print(
+                f"PrivacyBudget: at most {remaining} more private steps within "
+                f"epsilon={self.epsilon:g} at delta={self.delta:g}."
+            )
+
+    def on_train_batch_end(self, batch, logs=None):
+        steps = int(self.optimizer.private_steps.numpy())
+        self._check_draws(steps)
+        if self._limit is not None and steps >= self._limit:
+            if self.verbose and not self.model.stop_training:
+                print(f"\nPrivacyBudget: the budget is spent after {steps} steps.")
+            self.model.stop_training = True
+
+    def on_epoch_end(self, epoch, logs=None):
+        if logs is not None:
+            by_name = {
+                name: self._epsilon_or_none(name) for name in ("exact", "rdp", "clt")
+            }
+            logs["epsilon"] = self.spent()
+            for name, value in by_name.items():
+                logs[f"epsilon_{name}"] = math.nan if value is None else value
+            mu = self._mu_or_none()
+            logs["mu"] = math.nan if mu is None else mu
+        self._write_ledger_file()
+
+    def on_train_end(self, logs=None):
+        self._write_ledger_file()
+
+    # Checks ------------------------------------------------------------------------
+
+    def _resolve_sampling(self):
+        fitted = self.optimizer.fitted
+        source = None if fitted is None else fitted.source
+        if self._declared is None:
+            if isinstance(source, SampledDataset):
+                self.dataset = source
+                return source.sampling
+            if fitted is None or fitted.sampling is None:
+                raise ValueError(
+                    "PrivacyBudget cannot tell how the batches are drawn. Pass "
+                    "`dataset=` with the PoissonDataset that is fitted, or declare "
+                    "`sampling=`, `num_examples=` and `batch_size=`."
+                )
+            return fitted.sampling
+        if self.dataset is not None:
+            if source is not None and source is not self.dataset:
+                raise SamplingMismatchError(
+                    f"PrivacyBudget accounts for a {type(self.dataset).__name__}, but "
+                    f"`fit` was given {_name(source)}. Fit the same dataset object "
+                    "that the callback was given."
+                )
+            return self._declared
+        if isinstance(source, SampledDataset):
+            if source.sampling != self._declared:
+                raise SamplingMismatchError(
+                    f"PrivacyBudget was told: {self._declared.describe()}. But `fit` "
+                    f"uses a {type(source).__name__}: {source.sampling.describe()}. "
+                    "Pass `dataset=` and leave the declarations out."
+                )
+            self.dataset = source
+            return self._declared
+        drawn = None if fitted is None else fitted.sampling
+        if drawn is not None and drawn != self._declared:
+            raise SamplingMismatchError(
+                f"PrivacyBudget was told: {self._declared.describe()}. But `fit` was "
+                f"given arrays: {drawn.describe()}. Fit a keras_gdp.PoissonDataset, "
+                "or declare what `fit` does."
+            )
+        return self._declared
+
+    def _affordable_steps(self, sampling):
+        optimizer = self.optimizer
+        multiplier = optimizer.strategy.effective_noise_multiplier(
+            optimizer.noise_multiplier
+        )
+        history = [
+            accounting.SelfComposed(event, count) for event, count in self.events()
+        ]
+        releases = accounting.max_steps(
+            sampling.event(multiplier),
+            epsilon=self.epsilon,
+            delta=self.delta,
+            accountant=self.accountant,
+            relation=self._relation(),
+            history=history,
+        )
+        return int(releases) * sampling.steps_per_release
+
+    def _check_draws(self, steps):
+        if self.dataset is None or self.dataset.use_multiprocessing:
+            return  # Draws in other processes cannot be counted here.
+        taken = steps - self._start[0]
+        drawn = self.dataset.draws - self._start[1]
+        if taken > drawn:
+            raise SamplingMismatchError(
+                f"{taken} private steps were taken but only {drawn} batches were drawn "
+                f"from the {type(self.dataset).__name__} that PrivacyBudget accounts "
+                "for. Fit that dataset itself; batches must not be reused or cached."
+            )
+
+    def _check_ledger_file(self, steps):
+        if self.ledger is None:
+            return
+        content = read_ledger(self.ledger)
+        if content is None:
+            return
+        if content["private_steps"] > steps:
+            raise LedgerError(
+                f"The ledger {str(self.ledger)!r} records {content['private_steps']} "
+                f"private steps, the model only {steps}: its state was lost or is that "
+                "of an older checkpoint. Load the newest model; or give a new path if "
+                "this is another model, whose cost then adds to the first one's."
+            )
+
+    def _write_ledger_file(self):
+        if self.ledger is not None:
+            write_ledger(
+                self.ledger,
+                int(self.optimizer.private_steps.numpy()),
+                self.events(),
+                self.delta,
+            )
+
+
+def _declared_sampling(dataset, num_examples, batch_size, sampling):
+    """Returns the `Sampling` that the arguments declare, or `None`."""
+    declared = {
+        "num_examples": num_examples,
+        "batch_size": batch_size,
+        "sampling": sampling,
+    }
+    given = [name for name, value in declared.items() if value is not None]
+    if dataset is not None:
+        if not isinstance(dataset, SampledDataset):
+            raise ValueError(
+                "Argument `dataset` must be a keras_gdp.PoissonDataset or "
+                f"UniformDataset. Received: {_name(dataset)}. For other data declare "
+                "`sampling=`, `num_examples=` and `batch_size=`."
+            )
+        if given:
+            raise ValueError(
+                f"Arguments {', '.join(f'`{n}`' for n in given)} cannot be combined "
+                "with `dataset`, which states its own sampling."
+            )
+        return dataset.sampling
+    if not given:
+        return None
+    missing = [name for name, value in declared.items() if value is None]
+    if missing == ["sampling"]:
+        sampling, missing = "shuffle", []
+    if missing:
+        raise ValueError(
+            f"Arguments {', '.join(f'`{n}`' for n in missing)} are missing. The "
+            "accounting needs `sampling`, `num_examples` and `batch_size` together, "
+            "or a `dataset`."
+        )
+    _validate.one_of("sampling", sampling, ("poisson", "uniform", "shuffle"))
+    return Sampling(sampling, batch_size, num_examples)
+
+
+def _name(source):
+    return f"an object of type {type(source).__name__}"

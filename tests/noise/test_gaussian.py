@@ -1,0 +1,81 @@
+import copy
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from keras_gdp.noise import NoiseStream
+
+
+def draws(stream, steps, shape=(100, 100), variables=2):
+    return np.array(
+        [
+            [
+                t.numpy()
+                for t in stream.draw([shape] * variables, [tf.float32] * variables, s)
+            ]
+            for s in range(steps)
+        ]
+    )
+
+
+def largest_correlation(samples):
+    rows = samples.reshape(-1, samples.shape[-1] * samples.shape[-2])
+    correlation = np.corrcoef(rows)
+    return np.abs(correlation - np.eye(len(rows))).max()
+
+
+@pytest.mark.parametrize("seed", [None, 7])
+def test_noise_is_standard_normal_and_independent_across_steps_and_variables(seed):
+    samples = draws(NoiseStream(seed), steps=4)
+    # 80,000 samples: the standard error of the deviation is 0.0025, of a correlation
+    # of 10,000 pairs 0.01. Six standard errors fail once in 1e9 runs.
+    assert abs(samples.std() - 1) < 6 * 0.0025
+    assert abs(samples.mean()) < 6 * 0.0036
+    assert abs((samples**4).mean() - 3) < 6 * 0.035
+    assert largest_correlation(samples) < 6 * 0.01
+
+
+def test_two_streams_without_seed_are_independent():
+    samples = np.concatenate([draws(NoiseStream(), 1), draws(NoiseStream(), 1)])
+    assert largest_correlation(samples) < 0.06
+
+
+@pytest.mark.parametrize(
+    "copied", [copy.deepcopy, lambda s: s.__reduce__()[0](*s.__reduce__()[1])]
+)
+def test_a_copy_has_its_own_noise(copied):
+    stream = NoiseStream()
+    samples = np.concatenate([draws(copied(stream), 1), draws(stream, 1)])
+    assert largest_correlation(samples) < 0.06
+
+
+def test_going_back_to_an_earlier_step_does_not_repeat_noise():
+    stream = NoiseStream()
+    samples = np.concatenate([draws(stream, 1), draws(stream, 1)])
+    assert largest_correlation(samples) < 0.06
+
+
+def test_refresh_changes_the_noise_of_unseeded_streams_only():
+    stream = NoiseStream(3)
+    first = draws(stream, 1)
+    stream.refresh()
+    np.testing.assert_array_equal(draws(stream, 1), first)
+
+
+def test_a_seed_makes_noise_a_function_of_seed_and_step():
+    np.testing.assert_array_equal(draws(NoiseStream(3), 2), draws(NoiseStream(3), 2))
+    assert largest_correlation(
+        np.concatenate([draws(NoiseStream(3), 1), draws(NoiseStream(4), 1)])
+    ) < 0.06
+
+
+def test_noise_is_fresh_at_every_call_of_a_compiled_function():
+    stream = NoiseStream()
+
+    @tf.function(jit_compile=True)
+    def step(index):
+        return stream.draw([(100, 100)], [tf.float32], index)[0]
+
+    samples = np.array([[step(tf.constant(0)).numpy()] for _ in range(3)])
+    assert largest_correlation(samples) < 0.06
