@@ -16,6 +16,7 @@ Names are loaded when they are first used, so `keras_gdp.accounting` and
 
 from importlib import import_module
 
+from keras_gdp._on_keras_import import when_keras_is_imported
 from keras_gdp.errors import (
     BudgetExceededError,
     LedgerError,
@@ -77,3 +78,13 @@ def __getattr__(name: str) -> object:
 
 def __dir__() -> list[str]:
     return sorted([*__all__, "__version__"])
+
+
+def _register_optimizers() -> None:
+    import keras
+
+    if keras.backend.backend() == "tensorflow":
+        import_module("keras_gdp.optimizers")
+
+
+when_keras_is_imported(_register_optimizers)

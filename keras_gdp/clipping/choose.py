@@ -90,7 +90,8 @@ def _vectorization_problem(strategy, objective, row_specs):
         for seed, state in zip(seeds, states, strict=True):
             seed.assign(state)
     except Exception as error:  # Any failure at all means that it cannot.
-        return " ".join(str(error).split())[:200] or type(error).__name__
+        text = " ".join(str(error).split()).split(" defined at")[0]
+        return f"{type(error).__name__}: {text[:160]}"
     finally:
         logger.setLevel(level)
     return ""

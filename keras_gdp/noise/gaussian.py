@@ -62,22 +62,19 @@ class NoiseStream:
             A list of dense tensors.
         """
         key = self._key[0]
+        seed = tf.convert_to_tensor(key)
+        if self.seed is not None:
+            seed = tf.stack([seed[0], tf.cast(step, tf.int64)])
+        # Keys of full length for the next step and for every tensor of this one.
+        keys = tf.random.stateless_uniform(
+            [1 + len(shapes), 2], seed, minval=None, maxval=None, dtype=tf.int64
+        )
         if self.seed is None:
-            step_key = fold(key, 0)
-            key.assign(fold(key, 1))
-        else:
-            step_key = fold(key, step)
+            key.assign(keys[0])
         return [
-            tf.random.stateless_normal(shape, fold(step_key, index), dtype=dtype)
-            for index, (shape, dtype) in enumerate(zip(shapes, dtypes, strict=True))
+            tf.random.stateless_normal(shape, keys[index], dtype=dtype)
+            for index, (shape, dtype) in enumerate(zip(shapes, dtypes, strict=True), 1)
         ]
-
-
-def fold(key, data):
-    """Returns a key derived from a key of shape (2,) and an integer."""
-    return tf.random.experimental.stateless_fold_in(
-        tf.convert_to_tensor(key), tf.cast(data, tf.int64)
-    )
 
 
 def _fresh_key(seed):
@@ -90,4 +87,4 @@ def _fresh_key(seed):
             ],
             tf.int64,
         )
-    return tf.constant([seed % 2**63, 0x6B676470], tf.int64)
+    return tf.constant([seed % 2**63, 0], tf.int64)

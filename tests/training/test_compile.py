@@ -6,6 +6,9 @@ import pytest
 import tensorflow as tf
 
 import keras_gdp as gdp
+from keras_gdp.clipping import Flat
+from keras_gdp.clipping.choose import choose_engine
+from keras_gdp.training.objective import model_objective
 from tests.zoo import ZOO, build
 
 L = keras.layers
@@ -316,18 +319,20 @@ def test_one_forward_pass_serves_loss_metrics_and_gradient():
 
 
 def test_models_that_cannot_be_vectorized_fall_back_to_the_loop_and_say_so():
-    class Unvectorizable(L.Layer):
-        def build(self, shape):
-            self.w = self.add_weight(shape=(), initializer="ones")
-
-        def call(self, x):
-            return tf.nest.map_structure(tf.identity, tf.sort(x * self.w, axis=-1))[
-                :, : tf.size(tf.where(x > 1e9)) + 1
-            ]
-
-    model = keras.Sequential([keras.Input((4,)), Unvectorizable()])
-    model.compile(sgd(), "mse")
-    assert "Engine: loop (tf.vectorized_map cannot" in gdp.explain_clipping(model)
+    model = keras.Sequential(
+        [keras.Input((5, 5, 4)), L.Conv2D(4, 3, groups=2), L.Flatten(), L.Dense(1)]
+    )
+    model.compile(sgd(clipping="auto"), "mse")
+    engine, _ = choose_engine(
+        "auto",
+        Flat(1.0),
+        None,
+        model_objective(model)[0],
+        (tf.TensorSpec([4, 5, 5, 4]), tf.TensorSpec([4, 1]), None),
+    )
+    assert engine.name != "vectorized"
+    model.fit(np.ones((4, 5, 5, 4)), np.ones((4, 1)), batch_size=4, verbose=0)
+    assert int(model.optimizer.private_steps) == 1
 
 
 def test_explain_names_engine_clipping_and_layers():
