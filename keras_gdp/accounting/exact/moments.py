@@ -13,6 +13,7 @@ binomial series, which costs nothing per s; the others one exponential each.
 """
 
 import dataclasses
+import math
 
 import numpy as np
 from numpy.typing import NDArray
@@ -68,6 +69,18 @@ class Nodes:
         if top == 0.0:
             return _log1p(excess)
         return top + np.log(scale + excess)
+
+    def rounding(self, s: float) -> float:
+        """Rough size of the rounding error of K at real s."""
+        t = 1.0 + s
+        small = np.abs(self.u) <= min(_SMALL_U, _SMALL_TU / t)
+        log_q, loss = self.log_q[~small], self.loss[~small]
+        if log_q.size == 0:
+            return 1e-17
+        value = float(self.cumulant(np.array([s + 0j]))[0].real)
+        size = np.exp(log_q + t * loss - value) * (1.0 + np.abs(t * loss))
+        rest = np.exp(log_q) + t * np.abs(np.exp(log_q + loss) - np.exp(log_q))
+        return 4e-16 * float(size.sum() + math.exp(-value) * rest.sum())
 
     def real(self, s: float) -> tuple[float, float, float]:
         """K, K' and K'' at real s."""

@@ -42,6 +42,10 @@ class Loss(ABC):
     def real(self, s: float) -> tuple[float, float, float]:
         """K(s), K'(s), K''(s) for real s > -1."""
 
+    def rounding(self, s: float) -> float:
+        """Rough size of the rounding error of K(s)."""
+        return 4e-16 * (abs(self.real(s)[0]) + abs(s * self.real(s)[1]))
+
     @abstractmethod
     def masses(self, edges: Array, tilt: float) -> tuple[Array, Array, float]:
         """Masses of P and Q in the cells cut by increasing thresholds of L.
@@ -219,6 +223,9 @@ class MixtureLoss(Loss):
             self._nodes[key] = self._build(2.0 ** key[0], 2.0 ** key[1])
         return self._nodes[key]
 
+    def rounding(self, s: float) -> float:
+        return self.nodes(1.0 + s, 1.0).rounding(s)
+
     def cumulant(self, s: ComplexArray) -> ComplexArray:
         t, frequency = 1.0 + float(s.real.max()), float(np.abs(s.imag).max())
         return self.nodes(t, frequency).cumulant(s)
@@ -308,6 +315,9 @@ class UniformLoss(Loss):
         if key not in self._nodes:
             self._nodes[key] = self._build(2.0 ** key[0], 2.0 ** key[1])
         return self._nodes[key]
+
+    def rounding(self, s: float) -> float:
+        return self.nodes(1.0 + s, 1.0).rounding(s)
 
     def cumulant(self, s: ComplexArray) -> ComplexArray:
         t, frequency = 1.0 + float(s.real.max()), float(np.abs(s.imag).max())
