@@ -1,0 +1,95 @@
+"""A composition seen from one direction: phases of losses with their counts."""
+
+import math
+from collections.abc import Iterable
+
+import numpy as np
+
+from keras_gdp.accounting.events import Event
+from keras_gdp.accounting.exact.moments import Array, ComplexArray
+from keras_gdp.accounting.exact.pairs import dominating_pair
+from keras_gdp.accounting.exact.privacy_loss import GaussianLoss, Loss
+
+__all__ = ["Composition", "directions"]
+
+
+class Composition:
+    """Sum of independent privacy losses, count_i copies of loss i.
+
+    Args:
+        phases: The losses with their counts >= 1.
+    """
+
+    def __init__(self, phases: list[tuple[Loss, int]]) -> None:
+        self.phases = phases
+        self.max_loss = sum(n * loss.max_loss for loss, n in phases)
+        # 1 - prod (1 - P(L_i = inf)): this delta remains at every epsilon.
+        log_finite = math.fsum(
+            n * math.log1p(-loss.infinite_mass) if loss.infinite_mass < 1 else -math.inf
+            for loss, n in phases
+        )
+        self.infinite_mass = -math.expm1(log_finite)
+
+    @property
+    def steps(self) -> int:
+        """Number of releases."""
+        return sum(n for _, n in self.phases)
+
+    def cumulant(self, s: ComplexArray) -> ComplexArray:
+        """Sum of count K(s) over the phases, imaginary part modulo 2 pi."""
+        return np.asarray(sum(n * loss.cumulant(s) for loss, n in self.phases))
+
+    def rounding(self, s: float) -> float:
+        """Rough size of the rounding error of the total K at real s."""
+        return math.fsum(n * loss.rounding(s) for loss, n in self.phases)
+
+    def smooth_decay(self, s: ComplexArray) -> Array:
+        """|exp K(s)| / exp K(Re s) counting only losses without atoms."""
+        total = np.zeros(s.shape)
+        for loss, n in self.phases:
+            if loss.smooth:
+                at_real = loss.real(float(s.real[0]))[0]
+                total += n * (loss.cumulant(s).real - at_real)
+        return np.exp(np.minimum(total, 0.0))
+
+    def real(self, s: float) -> tuple[float, float, float]:
+        """K, K', K'' of the composition at real s."""
+        rows = [(n, loss.real(s)) for loss, n in self.phases]
+        k0, k1, k2 = (math.fsum(n * row[i] for n, row in rows) for i in range(3))
+        return k0, k1, k2
+
+
+def directions(
+    events: Iterable[tuple[Event, int]], relation: str, group_size: int
+) -> list[Composition]:
+    """The compositions whose larger delta counts: one if symmetric, else two.
+
+    All plain Gaussian releases are merged into one (mu adds up in squares).
+
+    Args:
+        events: Elementary events with counts.
+        relation: `"add_remove"` or `"replace_one"`.
+        group_size: In how many records neighbouring data sets differ.
+
+    Returns:
+        No composition if nothing costs anything.
+    """
+    sides: tuple[list[tuple[Loss, int]], list[tuple[Loss, int]]] = ([], [])
+    square, symmetric = 0.0, True
+    for event, count in events:
+        pair = dominating_pair(event, relation, group_size)
+        if pair is None or count == 0:
+            continue
+        if isinstance(pair.forward, GaussianLoss):
+            square += count * pair.times * pair.forward.mu**2
+            continue
+        symmetric = symmetric and pair.forward is pair.reverse
+        sides[0].append((pair.forward, count * pair.times))
+        sides[1].append((pair.reverse, count * pair.times))
+    if square > 0.0:
+        merged = GaussianLoss(math.sqrt(square))
+        for side in sides:
+            side.append((merged, 1))
+    if not sides[0]:
+        return []
+    return [Composition(side) for side in (sides[:1] if symmetric else sides)]

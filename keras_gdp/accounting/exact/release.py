@@ -1,0 +1,42 @@
+"""delta of a single release: no composition, so no inversion either."""
+
+import math
+
+import numpy as np
+
+from keras_gdp._gdp import log_delta_from_mu
+from keras_gdp.accounting.exact.privacy_loss import GaussianLoss, Loss, MixtureLoss
+
+__all__ = ["log_delta_of_one"]
+
+
+def log_delta_of_one(loss: Loss, epsilon: float) -> tuple[float, float]:
+    """log of P(L > epsilon) - e^epsilon Q(L > epsilon) with its relative error.
+
+    The threshold set is optimal, so a small error in placing it does not matter.
+
+    Args:
+        loss: The loss of the release.
+        epsilon: Number >= 0.
+
+    Returns:
+        `(log_delta, error)`, without the mass of infinite loss.
+    """
+    if isinstance(loss, GaussianLoss):
+        value = float(log_delta_from_mu(epsilon, loss.mu))
+        return value, 4e-16 * (8.0 + abs(value))
+    if isinstance(loss, MixtureLoss) and loss.noise == "gaussian" and len(loss.q) == 1:
+        if len(loss.p) == 2 and loss.q[0][1] == 0.0:
+            # (1-p) N(0,1) + p N(mu,1) against N(0,1): p times a Gaussian's delta.
+            p, mu = loss.p[1]
+            inner = epsilon - math.log(p)
+            if epsilon < 500.0:
+                inner = math.log1p(math.expm1(epsilon) / p)
+            value = math.log(p) + float(log_delta_from_mu(inner, mu))
+            return value, 4e-16 * (16.0 + abs(value) + inner / mu * inner / mu)
+    p_mass, q_mass, _ = loss.masses(np.array([epsilon]), 0.0)
+    p, q = float(p_mass[-1]), float(q_mass[-1])
+    scaled = q * math.exp(min(epsilon, 700.0))
+    if p <= scaled or p == 0.0:
+        return -math.inf, 0.0
+    return math.log(p - scaled), 4e-15 * (p + scaled) / (p - scaled)
