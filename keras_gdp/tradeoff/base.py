@@ -93,6 +93,10 @@ class TradeOff(ABC):
     def _self_compose_closed(self, n: int) -> TradeOff | None:
         return None
 
+    def _renyi_closed(self, order: float) -> float | None:
+        """Renyi divergence of P from Q where it has a closed form."""
+        return None
+
     # Values.
 
     def __call__(self, alpha: ArrayLike) -> Any:

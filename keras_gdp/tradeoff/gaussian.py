@@ -94,18 +94,5 @@ class Gaussian(TradeOff):
         """`G_{k mu}`."""
         return Gaussian(self.mu * _validate.count("k", k, minimum=1))
 
-    def kl(self, *, reverse: bool = False) -> float:
-        """`mu^2 / 2` in either direction."""
-        del reverse
-        return self.mu**2 / 2
-
-    def renyi(self, order: float, *, reverse: bool = False) -> float:
-        """`order mu^2 / 2` in either direction."""
-        del reverse
-        return _validate.positive("order", order, infinite=True) * self.mu**2 / 2
-
-    def chi2(self, *, reverse: bool = False) -> float:
-        """`exp(mu^2) - 1` in either direction."""
-        del reverse
-        with np.errstate(over="ignore"):
-            return float(np.expm1(self.mu**2))
+    def _renyi_closed(self, order: float) -> float | None:
+        return order * self.mu**2 / 2

@@ -15,7 +15,7 @@ from keras_gdp.tradeoff._solve import crossing
 from keras_gdp.tradeoff.base import TradeOff
 from keras_gdp.tradeoff.piecewise import PiecewiseLinear, below
 
-__all__ = ["lattice_composition"]
+__all__ = ["lattice_composition", "loss_reach"]
 
 Factors = tuple[tuple[TradeOff, int], ...]
 
@@ -37,7 +37,7 @@ def lattice_composition(factors: Factors, coarsening: int = 1) -> PiecewiseLinea
     """
     total = sum(n for _, n in factors)
     size = 2**18 if total <= 64 else 2**20
-    reach = [_reach(f, total) for f, _ in factors]
+    reach = [loss_reach(f, total) for f, _ in factors]
     low, high = _window(factors, reach)
     step = coarsening * (high - low) / (size - 4)
     transform_p = np.ones(size // 2 + 1, dtype=np.complex128)
@@ -70,7 +70,7 @@ def lattice_composition(factors: Factors, coarsening: int = 1) -> PiecewiseLinea
     return PiecewiseLinear(p, q, 1.0 - float(p.sum()), 1.0 - float(q.sum()), t)
 
 
-def _reach(f: TradeOff, total: int) -> tuple[float, float]:
+def loss_reach(f: TradeOff, total: int) -> tuple[float, float]:
     """Losses beyond which `f` has nothing worth a place on the lattice."""
     ends = np.array([np.inf])
     lost_q, lost_p = f._delta(ends), f._reverse_delta(ends)

@@ -53,16 +53,12 @@ def _gaussian(z: Complex, mu: float) -> Complex:
 
 def _laplace(z: Complex, mu: float) -> Complex:
     # Half of P has loss -mu, exp(-mu) / 2 of it has loss mu, the rest lies between.
-    rate = (2 * z - 1) * mu
-    with np.errstate(divide="ignore", invalid="ignore"):
-        between = np.where(np.abs(rate) < 1e-8, 1 + rate / 2, np.expm1(rate) / rate)
-    size = np.abs(z.real) * mu
-    value = (
-        np.exp(-z * mu - size)
-        + np.exp((z - 1) * mu - size)
-        + mu * np.exp(-z * mu - size) * between
-    )
-    return np.asarray(size + np.log(value / 2))
+    size = np.abs(z.real - 0.5) * mu
+    low, high = np.exp(-z * mu - size), np.exp((z - 1) * mu - size)
+    rate = 2 * z - 1
+    near = np.abs(rate) * mu < 1e-6
+    between = np.where(near, mu * low, (high - low) / np.where(near, 1.0, rate))
+    return np.asarray(size + np.log((low + high + between) / 2))
 
 
 def _sampled_gaussian(c: float, y: Array, p: float, mu: float) -> Complex:

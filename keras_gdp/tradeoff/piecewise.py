@@ -52,6 +52,7 @@ class PiecewiseLinear(TradeOff):
         order = np.argsort(t, kind="stable")
         self._t, self._p, self._q = t[order], p[order], q[order]
         self._p_only, self._q_only = p_only, q_only
+        self._accuracy = 0.0
         self._name = f"piecewise_linear({t.size} segments)"
 
     def __repr__(self) -> str:
@@ -60,6 +61,11 @@ class PiecewiseLinear(TradeOff):
     def _renamed(self, name: str) -> PiecewiseLinear:
         self._name = name
         return self
+
+    @property
+    def accuracy(self) -> float:
+        """Distance from the function that this one bounds from below; 0 if exact."""
+        return self._accuracy
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, PiecewiseLinear):
@@ -95,7 +101,7 @@ class PiecewiseLinear(TradeOff):
 
     @cached_property
     def _delta_at_knots(self) -> Array:
-        """`delta` at every log-slope, built up from the steep end without cancelling."""
+        """`delta` at every log-slope, built up from the steep end."""
         if self._t.size == 0:
             return np.zeros(0)
         p_from = self._tails[0]
