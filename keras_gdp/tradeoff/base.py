@@ -279,6 +279,22 @@ class TradeOff(ABC):
 
         return group(self, _validate.count("k", k, minimum=1))
 
+    def gaussian_mu(self) -> float:
+        """Smallest `mu` for which the mechanism is mu-GDP: `G_mu <= f`.
+
+        Returns:
+            `sup_alpha Phi^-1(1 - alpha) - Phi^-1(f(alpha))`, over the vertices of a
+            piecewise linear function and for others over a grid of thresholds that is
+            refined around the maximum; `inf` if `f(0) < 1`, if `f` is 0 before 1, or
+            if the supremum is not reached at losses that doubles can tell apart.
+
+        References:
+            Dong, Roth and Su, "Gaussian Differential Privacy", Section 2.2.
+        """
+        from keras_gdp.tradeoff.gaussian import smallest_mu
+
+        return smallest_mu(self)
+
     # Divergences.
 
     def kl(self, *, reverse: bool = False) -> float:

@@ -11,9 +11,9 @@ from keras_gdp import _gdp, _validate
 from keras_gdp.tradeoff._arrays import Array
 from keras_gdp.tradeoff._solve import Point
 from keras_gdp.tradeoff.base import TradeOff
-from keras_gdp.tradeoff.piecewise import identity, no_privacy
+from keras_gdp.tradeoff.piecewise import PiecewiseLinear, identity, no_privacy
 
-__all__ = ["Gaussian", "gaussian"]
+__all__ = ["Gaussian", "gaussian", "smallest_mu"]
 
 
 def gaussian(mu: float) -> TradeOff:
@@ -96,3 +96,41 @@ class Gaussian(TradeOff):
 
     def _renyi_closed(self, order: float) -> float | None:
         return order * self.mu**2 / 2
+
+
+def smallest_mu(f: TradeOff) -> float:
+    """Smallest `mu` with `G_mu <= f`; see `TradeOff.gaussian_mu`."""
+    if isinstance(f, Gaussian):
+        return f.mu
+    end = np.array([np.inf])
+    if f._delta(end)[0] > 0 or f._reverse_delta(end)[0] > 0:
+        return np.inf
+    if f == identity():
+        return 0.0
+
+    def mu_at(t: Array) -> Array:
+        rates = f._point(t)
+        # Scores from the smaller of each error and its complement.
+        levels = zip(
+            (rates.accept, rates.beta), (rates.alpha, rates.power), strict=True
+        )
+        scores = [np.where(low < 0.5, ndtri(low), -ndtri(high)) for low, high in levels]
+        with np.errstate(invalid="ignore"):
+            value = scores[0] - scores[1]
+        return np.where(np.isfinite(value), value, -np.inf)
+
+    if isinstance(f, PiecewiseLinear):
+        between = (f._t[1:] + f._t[:-1]) / 2
+        return max(0.0, float(mu_at(between).max(initial=-np.inf)))
+    low, high = -60.0, 60.0
+    best = 0.0
+    for _ in range(12):
+        t = np.linspace(low, high, 241)
+        values = mu_at(t)
+        i = int(values.argmax())
+        finite = np.flatnonzero(np.isfinite(values))
+        if i in (finite[0], finite[-1]):
+            return np.inf  # still rising where doubles end: no bound was found
+        best = max(best, float(values[i]))
+        low, high = float(t[max(i - 2, 0)]), float(t[min(i + 2, 240)])
+    return best * (1 + 1e-9)

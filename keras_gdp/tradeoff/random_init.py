@@ -38,7 +38,7 @@ def random_initialization(
         alpha(t) = E Phi(-t / mu_I - mu_I / 2),  f(alpha(t)) = alpha(-t),
         delta(epsilon) = E delta(epsilon; mu_I),  mu_I = shift(I) / noise_stddev.
 
-    In the linear model with loss `(y - theta x)^2 / 2`, adding one record `(x, y)` gives
+    In the linear model with loss `(y - theta x)^2 / 2`, adding a record `(x, y)` gives
     `shift(I) = min(|a I + b|, l2_norm_clip)` with `a = x^2`, `b = -x y`.
 
     Args:

@@ -67,8 +67,8 @@ def shuffled(
     _validate.one_of("clones", clones, ["clones", "stronger"])
     if clones == "stronger" and delta0 > 0:
         raise ValueError(
-            "Argument `clones` must be 'clones' when `delta0` is positive: the stronger "
-            f"bound is not proved there. Received: clones={clones!r}, "
+            "Argument `clones` must be 'clones' when `delta0` is positive: the "
+            f"stronger bound is not proved there. Received: clones={clones!r}, "
             f"delta0={delta0!r}."
         )
     if epsilon0 == np.inf or delta0 == 1:
