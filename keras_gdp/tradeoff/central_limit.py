@@ -153,7 +153,10 @@ def gaussian_limit(f: TradeOff, n: int) -> TradeOff:
 
 
 def berry_esseen_symmetric(f: TradeOff, n: int) -> tuple[float, float]:
-    """`(mu, gamma)` with `G_mu(a + gamma) - gamma <= f^n(a) <= G_mu(a - gamma) + gamma`.
+    """Proven distance of `n` compositions of a symmetric `f` from a Gaussian.
+
+    The result `(mu, gamma)` says that `G_mu(a + gamma) - gamma` lies below and
+    `G_mu(a - gamma) + gamma` above the composition.
 
     Args:
         f: a symmetric trade-off function.

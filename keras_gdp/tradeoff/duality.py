@@ -96,7 +96,8 @@ def _from_lines(t: Array, delta: Array) -> PiecewiseLinear:
         return no_privacy()
     log_slopes = np.array([height for height, _ in knots[1:]])
     p = np.array(alphas) - np.append(alphas[1:], 0.0)
-    q = np.exp(log_slopes + np.log(p))
+    with np.errstate(divide="ignore"):
+        q = np.exp(log_slopes + np.log(p))
     zero = min(1.0, alphas[0])
     return PiecewiseLinear(p, q, 1.0 - zero, knots[-1][1], log_slopes)
 

@@ -86,11 +86,10 @@ def _window(factors: Factors, reach: list[tuple[float, float]]) -> tuple[float, 
     exponents = np.geomspace(1e-3, 1e4, 141)
     upper = np.zeros_like(exponents)
     lower = np.zeros_like(exponents)
-    step = 0.0
     for (f, n), (first, last) in zip(factors, reach, strict=True):
-        width = max(last - first, 1e-12)
-        coarse = below(f, np.linspace(first - 1e-9 * width, last, 1025))
-        step = max(step, width / 1024)
+        width = max(last - first, 1e-6)
+        ends = first - 1e-3 * width, last + 1e-3 * width
+        coarse = below(f, np.linspace(*ends, 1025))
         upper += n * _log_moment(coarse._t, coarse._q, exponents)
         lower += n * _log_moment(-coarse._t, coarse._p, exponents)
     slack = -np.log(_CUT)

@@ -50,7 +50,12 @@ class PiecewiseLinear(TradeOff):
         p, q = p[used], q[used]
         t = np.log(q) - np.log(p) if log_slopes is None else log_slopes[used]
         order = np.argsort(t, kind="stable")
-        self._t, self._p, self._q = t[order], p[order], q[order]
+        t, p, q = t[order], p[order], q[order]
+        if t.size:
+            # Outcomes of equal likelihood ratio are one segment.
+            first = np.flatnonzero(np.append(True, np.diff(t) > 0))
+            t, p, q = t[first], np.add.reduceat(p, first), np.add.reduceat(q, first)
+        self._t, self._p, self._q = t, p, q
         self._p_only, self._q_only = p_only, q_only
         self._accuracy = 0.0
         self._name = f"piecewise_linear({t.size} segments)"
