@@ -112,7 +112,8 @@ class PoissonDataset(SampledDataset):
         x: Inputs: arrays with a leading axis of examples, nested in dicts, lists or
             tuples; or any object with `__len__` and `__getitem__` that returns one
             example (`x`, or `(x, y)`, or `(x, y, sample_weight)`) per index.
-        y: Targets, nested or not, or `None`.
+        y: Targets, nested or not. `None` for losses that need no targets: batches
+            then carry zeros, as Keras' `PyDataset` cannot carry weights without them.
         sample_weight: Weights of the examples, nested or not, or `None`. An example
             of weight 0 is treated as absent.
         batch_size: Expected batch size, > 0 and at most the number of examples.
@@ -159,6 +160,8 @@ class PoissonDataset(SampledDataset):
         x, y, sample_weight = self._source.fetch(indices)
         if sample_weight is None:
             sample_weight = np.ones(len(indices), "float32")
+        if y is None:
+            y = np.zeros(len(indices), "float32")
         chunks = max(1, -(-len(indices) // self.padded_batch_size))
         missing = chunks * self.padded_batch_size - len(indices)
         return keras.tree.map_structure(

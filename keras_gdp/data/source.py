@@ -26,6 +26,14 @@ class Source:
             lambda leaf: None if leaf is None else _as_array(leaf),
             (x, y, sample_weight),
         )
+        for leaf in keras.tree.flatten(arrays):
+            if leaf is not None and leaf.ndim == 0:
+                raise ValueError(
+                    "Arguments `x`, `y` and `sample_weight` are read as nested "
+                    "structures of arrays, each with a leading axis of examples. "
+                    f"Received a scalar inside: {leaf}. Convert lists of numbers with "
+                    "`numpy.asarray`; pad sequences to one length first."
+                )
         self._arrays = arrays
         lengths = {len(leaf) for leaf in keras.tree.flatten(arrays) if leaf is not None}
         if self._items is not None:

@@ -56,22 +56,11 @@ def test_a_keras_file_continues_where_it_stopped(tmp_path):
     assert float(loaded.optimizer._divisor) == 4
 
 
-def updates(model, steps=1):
-    """Noise-only updates: every example absent."""
-    before = [w.copy() for w in model.get_weights()]
-    for _ in range(steps):
-        model.train_on_batch(X[:4], Y[:4], sample_weight=np.zeros(4))
-    return np.concatenate(
-        [np.ravel(a - b) for a, b in zip(model.get_weights(), before, strict=True)]
-    )
-
-
 def noise_only(**kwargs):
     keras.utils.set_random_seed(2)
     model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(500)])
     optimizer = gdp.DPSGD(1.0, l2_norm_clip=1.0, noise_multiplier=1.0, **kwargs)
     model.compile(optimizer, "mse")
-    global Y
     return model
 
 
@@ -132,9 +121,7 @@ def test_the_noise_key_is_in_no_saved_file(tmp_path):
     model = model_with()
     train(model, 2)
     key = model.optimizer._noise._key[0].numpy()
-    model.save(tmp_path / "m.keras", zipped=False) if False else model.save(
-        tmp_path / "m.keras"
-    )
+    model.save(tmp_path / "m.keras")
     model.export(tmp_path / "served", verbose=False)
     tf.train.Checkpoint(model=model, optimizer=model.optimizer).save(str(tmp_path / "c"))
     restored = keras.saving.load_model(tmp_path / "m.keras")
