@@ -2,12 +2,12 @@
 
 ```
 PrivacyError
-├── UnclippedGradientsError   gradients that were not clipped and noised reach an optimizer
+├── UnclippedGradientsError   gradients without clipping and noise reach an optimizer
 ├── UnsupportedLayerError     a layer mixes examples or writes state from the data
 ├── BudgetExceededError       no further private step fits into the budget
 ├── SamplingMismatchError     the data is not drawn the way the accounting assumes
-├── LedgerError               the record of past steps is missing, damaged or contradictory
-└── UnsupportedEventError     an accountant cannot account an event under its relation
+├── LedgerError               the record of past steps is missing or contradictory
+└── UnsupportedEventError     an accountant cannot account an event in its relation
 ```
 
 Bad argument values raise `ValueError` (or `TypeError`), not a `PrivacyError`.

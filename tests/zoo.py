@@ -42,7 +42,11 @@ def cnn():
             L.Dense(2),
         ]
     )
-    return model, "mse", lambda r, n: (r.normal(size=(n, 6, 6, 1)), r.normal(size=(n, 2)))
+    return (
+        model,
+        "mse",
+        lambda r, n: (r.normal(size=(n, 6, 6, 1)), r.normal(size=(n, 2))),
+    )
 
 
 def embedding():

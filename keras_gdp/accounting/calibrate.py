@@ -79,7 +79,7 @@ def max_steps(
         return 0
 
     def overspend(count: int) -> float:
-        """log of epsilon spent over epsilon allowed: smooth in log count."""
+        """Log of epsilon spent over epsilon allowed: smooth in log count."""
         spent = base.copy().compose(event, count).epsilon(delta)
         if spent <= 0.0:
             return -math.inf

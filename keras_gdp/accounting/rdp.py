@@ -164,6 +164,4 @@ class MomentsAccountant(_CumulantAccountant):
         return self._minimum(lambda order: self.log_moment(order) - order * epsilon)
 
     def _epsilon(self, log_delta: float) -> float:
-        return self._minimum(
-            lambda order: (self.log_moment(order) - log_delta) / order
-        )
+        return self._minimum(lambda order: (self.log_moment(order) - log_delta) / order)

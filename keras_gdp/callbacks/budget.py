@@ -62,7 +62,6 @@ class PrivacyBudget(keras.callbacks.Callback):
         LedgerError: If the record on disk and in the model contradict each other.
 
     Example:
-
     ```python
     train = gdp.PoissonDataset(x_train, y_train, batch_size=256)
     budget = gdp.PrivacyBudget(epsilon=3.0, delta=1e-5, dataset=train)
@@ -183,6 +182,12 @@ class PrivacyBudget(keras.callbacks.Callback):
         except UnsupportedEventError:
             return None
 
+    def _assumption(self, accountant):
+        try:
+            return self.composed(accountant).assumption
+        except UnsupportedEventError as error:
+            return str(error)
+
     def _mu_or_none(self):
         try:
             return self.composed("clt").mu
@@ -203,10 +208,7 @@ class PrivacyBudget(keras.callbacks.Callback):
             mu=self._mu_or_none(),
             accountant=self.accountant,
             epsilons=epsilons,
-            assumptions={
-                name: accounting.make_accountant(name, relation).assumption
-                for name in _ACCOUNTANTS
-            },
+            assumptions={name: self._assumption(name) for name in _ACCOUNTANTS},
             relation=relation,
             sampling=tuple(
                 f"{phase.steps} steps: {phase.sampling.describe()}" for phase in phases
@@ -266,7 +268,8 @@ class PrivacyBudget(keras.callbacks.Callback):
         sampling = self._resolve_sampling()
         steps = int(optimizer.private_steps.numpy())
         self._check_ledger_file(steps)
-        optimizer.bind(sampling)
+        optimizer.bind(sampling, sampling.batch_size)
+        self._sampling = sampling
         self._start = (steps, 0 if self.dataset is None else self.dataset.draws)
         self._limit = None
         if self.epsilon is None:
@@ -288,7 +291,15 @@ class PrivacyBudget(keras.callbacks.Callback):
                 f"epsilon={self.epsilon:g} at delta={self.delta:g}."
             )
 
+    def on_train_batch_begin(self, batch, logs=None):
+        # In a loop of the user's own nothing else says where the fit ends: only
+        # steps between these two calls are taken to come from the dataset.
+        if self.optimizer.fitted is None:
+            self.optimizer.bind(self._sampling, new_pass=False)
+
     def on_train_batch_end(self, batch, logs=None):
+        if self.optimizer.fitted is None:
+            self.optimizer.bind(Sampling("unknown"), new_pass=False)
         steps = int(self.optimizer.private_steps.numpy())
         self._check_draws(steps)
         if self._limit is not None and steps >= self._limit:

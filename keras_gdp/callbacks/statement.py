@@ -112,11 +112,16 @@ class PrivacyStatement:
             chosen = " (chosen)" if name == self.accountant else ""
             value = "no value" if epsilon is None else f"epsilon {_number(epsilon)}"
             lines.append(
-                _item(f"Accountant {name!r}{chosen}", f"{value}. {self.assumptions[name]}")
+                _item(
+                    f"Accountant {name!r}{chosen}", f"{value}. {self.assumptions[name]}"
+                )
             )
         if self.mu is not None:
             lines.append(
-                _item("Gaussian DP", f"mu {_number(self.mu)}, by the central limit theorem: an estimate")
+                _item(
+                    "Gaussian DP",
+                    f"mu {_number(self.mu)}, by the central limit theorem: an estimate",
+                )
             )
         lines += [_item("WARNING", text) for text in self.warnings]
         lines.append("Not covered:")

@@ -16,7 +16,7 @@ ENGINES: dict[str, type[Engine]] = {
 
 # Stacked per-example gradients beyond this many entries fall out of the processor's
 # caches, and one example at a time is faster as well as smaller.
-_MAX_STACKED_ENTRIES_CPU = 2**23
+_MAX_STACKED_ENTRIES_CPU = 2**24
 _MAX_STACKED_ENTRIES_GPU = 2**28
 
 
@@ -64,9 +64,13 @@ def _vectorization_problem(strategy, objective, row_specs):
     """
     engine = VectorizedEngine(strategy)
     rows = tf.nest.map_structure(
-        lambda spec: None
-        if spec is None
-        else tf.zeros([3, *(1 if d is None else d for d in spec.shape[1:])], spec.dtype),
+        lambda spec: (
+            None
+            if spec is None
+            else tf.zeros(
+                [3, *(1 if d is None else d for d in spec.shape[1:])], spec.dtype
+            )
+        ),
         row_specs,
     )
     leaves = [leaf for leaf in tf.nest.flatten(rows) if leaf is not None]

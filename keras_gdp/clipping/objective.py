@@ -62,9 +62,11 @@ def _dense(gradient, variable):
 def as_tensors(batch):
     """Converts the leaves of a nested batch to tensors; keeps `None`."""
     return tf.nest.map_structure(
-        lambda leaf: leaf
-        if leaf is None or isinstance(leaf, tf.__internal__.CompositeTensor)
-        else tf.convert_to_tensor(leaf),
+        lambda leaf: (
+            leaf
+            if leaf is None or isinstance(leaf, tf.__internal__.CompositeTensor)
+            else tf.convert_to_tensor(leaf)
+        ),
         batch,
     )
 

@@ -74,12 +74,17 @@ class PrivacyLedger:
             np.float64,
         )
 
-    def bind(self, sampling: Sampling) -> None:
+    def bind(self, sampling: Sampling, new_pass: bool = True) -> None:
         """Declares how the batches of the coming steps are drawn.
 
-        A pass over shuffled data that was broken off is charged whole, because a new
-        one starts from the beginning.
+        With `new_pass`, a pass over shuffled data that was broken off is charged
+        whole, because a new one starts from the beginning.
         """
+        self._current[0].assign(self._encode(sampling))
+        if new_pass:
+            self._close_pass()
+
+    def _close_pass(self) -> None:
         table = self.variable.numpy()
         used = int(np.sum(table[:, 0] > 0))
         if used >= _ROWS - 1:
@@ -93,7 +98,6 @@ class PrivacyLedger:
             per_release = last.sampling.steps_per_release
             table[used - 1, 4] = last.count * per_release
             self.variable.assign(table)
-        self._current[0].assign(self._encode(sampling))
 
     def record(self) -> None:
         """Adds one step; runs inside the graph."""

@@ -134,8 +134,8 @@ class PrivateOptimizer(PrivateUpdate):
         self._ledger.check(int(self._private_steps.numpy()))
         return self._ledger.phases()
 
-    def bind(self, sampling: Sampling, batch_size=None):
-        self._ledger.bind(sampling)
+    def bind(self, sampling: Sampling, batch_size=None, *, new_pass=True):
+        self._ledger.bind(sampling, new_pass)
         if batch_size is not None and self.batch_size is None:
             self._divisor.assign(batch_size)
 

@@ -56,5 +56,11 @@ class PrivateUpdate(abc.ABC):
         """
 
     @abc.abstractmethod
-    def bind(self, sampling, batch_size=None):
-        """Declares how the batches of the coming steps are drawn."""
+    def bind(self, sampling, batch_size=None, *, new_pass=True):
+        """Declares how the batches of the coming steps are drawn.
+
+        Args:
+            sampling: A `keras_gdp.sampling.Sampling`.
+            batch_size: The divisor that this implies, where none was declared.
+            new_pass: Whether a pass over the data starts here.
+        """

@@ -206,9 +206,10 @@ def test_no_noise_is_infinite_epsilon_and_no_error():
     assert "infinity" in str(statement)
     assert "no privacy" in str(statement)
     assert json.loads(statement.to_json())["epsilon"] == "inf"
+    budget = gdp.PrivacyBudget(10.0, DELTA, dataset=train)
+    trained = model(noise_multiplier=0.0)
     with pytest.raises(gdp.BudgetExceededError):
-        budget = gdp.PrivacyBudget(10.0, DELTA, dataset=train)
-        model(noise_multiplier=0.0).fit(train, callbacks=[budget], verbose=0)
+        trained.fit(train, callbacks=[budget], verbose=0)
 
 
 def test_epsilon_does_not_depend_on_the_clip_norm():
@@ -309,16 +310,18 @@ def assert_mismatch(budget, *data, error=gdp.SamplingMismatchError, **kwargs):
 
 def test_fitting_other_data_than_the_callback_accounts_for_is_refused():
     assert_mismatch(gdp.PrivacyBudget(3, DELTA, dataset=poisson()), poisson())
-    assert_mismatch(
-        gdp.PrivacyBudget(3, DELTA, dataset=poisson()), X, Y, batch_size=10
-    )
+    assert_mismatch(gdp.PrivacyBudget(3, DELTA, dataset=poisson()), X, Y, batch_size=10)
     declared = {"num_examples": 100, "batch_size": 10}
     assert_mismatch(
         gdp.PrivacyBudget(3, DELTA, sampling="poisson", **declared), X, Y, batch_size=10
     )
-    assert_mismatch(gdp.PrivacyBudget(3, DELTA, sampling="shuffle", **declared), poisson())
     assert_mismatch(
-        gdp.PrivacyBudget(3, DELTA, sampling="shuffle", num_examples=1000, batch_size=10),
+        gdp.PrivacyBudget(3, DELTA, sampling="shuffle", **declared), poisson()
+    )
+    assert_mismatch(
+        gdp.PrivacyBudget(
+            3, DELTA, sampling="shuffle", num_examples=1000, batch_size=10
+        ),
         X,
         Y,
         batch_size=10,
@@ -333,8 +336,8 @@ def test_steps_that_the_dataset_did_not_serve_are_noticed():
     budget = gdp.PrivacyBudget(None, DELTA, dataset=train, optimizer=trained.optimizer)
     budget.set_model(trained)
     budget.on_train_begin()
+    trained.train_on_batch(X[:10], Y[:10])
     with pytest.raises(gdp.SamplingMismatchError, match="1 private steps"):
-        trained.train_on_batch(X[:10], Y[:10])
         budget.on_train_batch_end(0)
 
 
@@ -372,7 +375,9 @@ def test_the_ledger_file_follows_the_training(tmp_path):
         accounting.SelfComposed(accounting.Event.from_dict(e["event"]), e["count"])
         for e in content["events"]
     ]
-    assert accounting.ExactAccountant().compose(*events).epsilon(DELTA) == budget.spent()
+    assert (
+        accounting.ExactAccountant().compose(*events).epsilon(DELTA) == budget.spent()
+    )
     assert list(path.parent.iterdir()) == [path]
 
 

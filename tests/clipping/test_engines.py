@@ -10,6 +10,7 @@ from keras_gdp.clipping.choose import ENGINES
 from keras_gdp.training.objective import model_objective
 from tests.zoo import ZOO, build
 
+
 def clipped_sum(engine, model, loss, x, y, present=None, clip=1.0, chunk=None):
     model.compile(loss=loss, optimizer="sgd")
     model._symbolic_build(data_batch=(_row(x), _row(y), None))
@@ -26,7 +27,9 @@ def clipped_sum(engine, model, loss, x, y, present=None, clip=1.0, chunk=None):
 
 
 def _row(data):
-    return keras.tree.map_structure(lambda a: np.zeros((1, *a.shape[1:]), a.dtype), data)
+    return keras.tree.map_structure(
+        lambda a: np.zeros((1, *a.shape[1:]), a.dtype), data
+    )
 
 
 def one_by_one(model, loss, x, y, clip=1.0):
@@ -38,7 +41,9 @@ def one_by_one(model, loss, x, y, clip=1.0):
             lambda a, i=index: tf.constant(a[i : i + 1]), (x, y)
         )
         with tf.GradientTape() as tape:
-            value = model.compute_loss(x=row_x, y=row_y, y_pred=model(row_x, training=True))
+            value = model.compute_loss(
+                x=row_x, y=row_y, y_pred=model(row_x, training=True)
+            )
             for variable in model.trainable_variables:
                 if variable.regularizer is not None:
                     value = value - variable.regularizer(variable)
@@ -52,7 +57,11 @@ def one_by_one(model, loss, x, y, clip=1.0):
         norm = np.sqrt(sum(np.sum(g**2) for g in gradients))
         norms.append(norm)
         scaled = [g * min(1.0, clip / norm) if norm else g for g in gradients]
-        total = scaled if total is None else [a + b for a, b in zip(total, scaled)]
+        total = (
+            scaled
+            if total is None
+            else [a + b for a, b in zip(total, scaled, strict=True)]
+        )
     return total, np.array(norms)
 
 

@@ -150,7 +150,9 @@ def compiled(**kwargs):
     return model
 
 
-@pytest.mark.parametrize("kwargs", [{}, {"jit_compile": True}, {"run_eagerly": True}], ids=str)
+@pytest.mark.parametrize(
+    "kwargs", [{}, {"jit_compile": True}, {"run_eagerly": True}], ids=str
+)
 def test_padding_counts_neither_in_loss_nor_in_metrics(kwargs):
     dataset = gdp.PoissonDataset(X, Y, batch_size=10, seed=1, steps_per_epoch=1)
     model = compiled(**kwargs)

@@ -65,9 +65,12 @@ def test_refresh_changes_the_noise_of_unseeded_streams_only():
 
 def test_a_seed_makes_noise_a_function_of_seed_and_step():
     np.testing.assert_array_equal(draws(NoiseStream(3), 2), draws(NoiseStream(3), 2))
-    assert largest_correlation(
-        np.concatenate([draws(NoiseStream(3), 1), draws(NoiseStream(4), 1)])
-    ) < 0.06
+    assert (
+        largest_correlation(
+            np.concatenate([draws(NoiseStream(3), 1), draws(NoiseStream(4), 1)])
+        )
+        < 0.06
+    )
 
 
 def test_noise_is_fresh_at_every_call_of_a_compiled_function():

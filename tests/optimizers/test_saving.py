@@ -50,7 +50,7 @@ def test_a_keras_file_continues_where_it_stopped(tmp_path):
     train(loaded, 2)
     assert int(loaded.optimizer.private_steps) == 5
     assert int(loaded.optimizer.max_private_steps) == 77
-    phase, = loaded.optimizer.phases
+    (phase,) = loaded.optimizer.phases
     assert (phase.steps, phase.noise_multiplier) == (5, 1.2)
     assert loaded.optimizer.l2_norm_clip == 0.7
     assert float(loaded.optimizer._divisor) == 4
@@ -123,7 +123,9 @@ def test_the_noise_key_is_in_no_saved_file(tmp_path):
     key = model.optimizer._noise._key[0].numpy()
     model.save(tmp_path / "m.keras")
     model.export(tmp_path / "served", verbose=False)
-    tf.train.Checkpoint(model=model, optimizer=model.optimizer).save(str(tmp_path / "c"))
+    tf.train.Checkpoint(model=model, optimizer=model.optimizer).save(
+        str(tmp_path / "c")
+    )
     restored = keras.saving.load_model(tmp_path / "m.keras")
     for variable in restored.optimizer.variables:
         assert not np.isin(key, variable.numpy()).any()

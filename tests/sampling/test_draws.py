@@ -52,7 +52,9 @@ def test_uniform_draws_have_fixed_size_distinct_members_and_equal_shares():
     assert deviation.max() < 5
 
 
-@pytest.mark.parametrize(("n", "p"), [(60000, 256 / 60000), (10, 0.4), (1000, 0.5), (5, 1.0)])
+@pytest.mark.parametrize(
+    ("n", "p"), [(60000, 256 / 60000), (10, 0.4), (1000, 0.5), (5, 1.0)]
+)
 def test_capacity_is_the_smallest_size_that_is_rarely_exceeded(n, p):
     capacity = poisson_capacity(n, p, 1e-5)
 

@@ -5,7 +5,9 @@ from keras_gdp.sampling import Sampling
 
 
 def test_each_kind_states_its_event():
-    assert Sampling("poisson", 25, 100).event(1.5) == accounting.SampledGaussian(1.5, 0.25)
+    assert Sampling("poisson", 25, 100).event(1.5) == accounting.SampledGaussian(
+        1.5, 0.25
+    )
     assert Sampling("uniform", 25, 100).event(1.5) == accounting.UniformSampledGaussian(
         1.5, 25, 100
     )

@@ -59,7 +59,9 @@ def test_logs_are_those_of_plain_keras(name):
     model.compile(keras.optimizers.SGD(0.0), loss, metrics=_metrics(y))
     expected = model.fit(x, y, batch_size=6, verbose=0).history
     model.compile(
-        gdp.DPSGD(0.0, l2_norm_clip=1.0, noise_multiplier=0.0), loss, metrics=_metrics(y)
+        gdp.DPSGD(0.0, l2_norm_clip=1.0, noise_multiplier=0.0),
+        loss,
+        metrics=_metrics(y),
     )
     logs = model.fit(x, y, batch_size=6, verbose=0).history
     assert logs.keys() == expected.keys()
@@ -296,7 +298,9 @@ class Batches(keras.utils.PyDataset):
 
 def test_dropout_models_train_in_every_engine():
     for clipping in ("loop", "vectorized"):
-        model = keras.Sequential([keras.Input((4,)), L.Dense(8), L.Dropout(0.5), L.Dense(1)])
+        model = keras.Sequential(
+            [keras.Input((4,)), L.Dense(8), L.Dropout(0.5), L.Dense(1)]
+        )
         model.compile(sgd(clipping=clipping, learning_rate=0.01), "mse")
         model.fit(np.ones((8, 4)), np.ones((8, 1)), batch_size=4, verbose=0)
         assert int(model.optimizer.private_steps) == 2

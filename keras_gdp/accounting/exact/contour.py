@@ -22,8 +22,6 @@ from keras_gdp.accounting.exact.composition import Composition
 from keras_gdp.accounting.exact.saddle import (
     Saddle,
     log_kappa,
-    saddle_for_delta,
-    saddle_for_epsilon,
 )
 
 __all__ = ["Contour", "ContourDoesNotConverge"]
@@ -107,7 +105,7 @@ class Contour:
         self._terms[0] *= 0.5
 
     def value(self, epsilon: float) -> Value:
-        """log delta without the infinite mass, slope, relative error."""
+        """Log delta without the infinite mass, slope, relative error."""
         c = self.saddle.c
         turned = self._terms * np.exp(-1j * self._tau * epsilon)
         total = float(turned.sum().real)

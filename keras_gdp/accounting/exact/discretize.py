@@ -39,7 +39,7 @@ class GridLoss(NamedTuple):
         return self.log_mass + theta * (self.offset + self.step * index)
 
     def log_moment(self, theta: float) -> float:
-        """log of the sum of exp(theta L) over the finite losses."""
+        """Log of the sum of exp(theta L) over the finite losses."""
         exponent = self.tilted(theta)
         top = float(exponent.max())
         return top + math.log(float(np.exp(exponent - top).sum()))

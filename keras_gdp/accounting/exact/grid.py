@@ -116,7 +116,7 @@ class GridSum:
         self._rounding = 16.0 * _EPS * work * float(modulus.mean())
 
     def log_delta(self, epsilon: float) -> float:
-        """log of the bound on delta(epsilon), without the mass at infinity."""
+        """Log of the bound on delta(epsilon), without the mass at infinity."""
         theta = self._theta
         first = int(np.searchsorted(self._losses, epsilon, "right"))
         last = int(np.searchsorted(self._losses, epsilon + 60.0 / theta, "right"))

@@ -113,9 +113,7 @@ def _sampled(
     if replaced:
         return _both(MixtureLoss(parts, mirrored, noise))
     origin = [(1.0, 0.0)]
-    return Pair(
-        MixtureLoss(parts, origin, noise), MixtureLoss(origin, mirrored, noise)
-    )
+    return Pair(MixtureLoss(parts, origin, noise), MixtureLoss(origin, mirrored, noise))
 
 
 def _uniform(event: UniformSampledGaussian, replaced: bool, group_size: int) -> Pair:

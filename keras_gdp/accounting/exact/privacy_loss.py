@@ -126,13 +126,13 @@ class MixtureLoss(Loss):
     # -- the ratio ---------------------------------------------------------------
 
     def _log_ratio_terms(self, x: Array, shift: float) -> Array:
-        """log noise(x - shift) - log noise(x)."""
+        """Log noise(x - shift) - log noise(x)."""
         if self.noise == "gaussian":
             return shift * (x - shift / 2.0)
         return np.abs(x) - np.abs(x - shift)
 
     def _relative(self, x: Array, parts: list[tuple[float, float]]) -> tuple:
-        """log of the mixture over noise(x), and the mixture's excess over it."""
+        """Log of the mixture over noise(x), and the mixture's excess over it."""
         log_ratio, excess = np.full(x.shape, -np.inf), np.zeros(x.shape)
         for weight, shift in parts:
             term = self._log_ratio_terms(x, shift)
@@ -141,7 +141,7 @@ class MixtureLoss(Loss):
         return log_ratio, excess
 
     def ratio(self, x: Array) -> tuple[Array, Array, Array]:
-        """log of Q's density over the noise's, dP/dQ - 1, and log dP/dQ."""
+        """Log of Q's density over the noise's, dP/dQ - 1, and log dP/dQ."""
         log_p, excess_p = self._relative(x, self.p)
         log_q, excess_q = self._relative(x, self.q)
         loss = log_p - log_q
@@ -152,7 +152,7 @@ class MixtureLoss(Loss):
         return np.where(near, np.log1p(excess_q), log_q), u, loss
 
     def loss(self, x: Array) -> Array:
-        """log dP/dQ at x."""
+        """Log dP/dQ at x."""
         return self.ratio(x)[2]
 
     def slope(self, x: Array) -> Array:

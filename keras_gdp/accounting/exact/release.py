@@ -11,7 +11,7 @@ __all__ = ["log_delta_of_one"]
 
 
 def log_delta_of_one(loss: Loss, epsilon: float) -> tuple[float, float]:
-    """log of P(L > epsilon) - e^epsilon Q(L > epsilon) with its relative error.
+    """Log of P(L > epsilon) - e^epsilon Q(L > epsilon) with its relative error.
 
     The threshold set is optimal, so a small error in placing it does not matter.
 

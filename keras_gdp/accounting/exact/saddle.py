@@ -92,5 +92,5 @@ def chernoff(composition: Composition, c: float, epsilon: float) -> float:
 
 
 def log_kappa(c: float) -> float:
-    """log of c^c / (1 + c)^(1 + c)."""
+    """Log of c^c / (1 + c)^(1 + c)."""
     return -c * math.log1p(1.0 / c) - math.log1p(c)
