@@ -312,7 +312,8 @@ class PrivacyBudget(keras.callbacks.Callback):
             by_name = {
                 name: self._epsilon_or_none(name) for name in ("exact", "rdp", "clt")
             }
-            logs["epsilon"] = self.spent()
+            chosen = by_name.get(self.accountant)
+            logs["epsilon"] = self.spent() if chosen is None else chosen
             for name, value in by_name.items():
                 logs[f"epsilon_{name}"] = math.nan if value is None else value
             mu = self._mu_or_none()
