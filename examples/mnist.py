@@ -39,12 +39,12 @@ def network():
     return keras.Sequential(
         [
             keras.Input((28, 28, 1)),
-            layers.Conv2D(16, 8, strides=2, padding="same", activation="relu"),
+            layers.Conv2D(16, 8, strides=2, padding="same", activation="tanh"),
             layers.MaxPooling2D(2, strides=1),
-            layers.Conv2D(32, 4, strides=2, activation="relu"),
+            layers.Conv2D(32, 4, strides=2, activation="tanh"),
             layers.MaxPooling2D(2, strides=1),
             layers.Flatten(),
-            layers.Dense(32, activation="relu"),
+            layers.Dense(32, activation="tanh"),
             layers.Dense(10),
         ]
     )
