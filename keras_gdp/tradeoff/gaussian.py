@@ -32,8 +32,8 @@ def gaussian(mu: float) -> TradeOff:
         >>> f = gaussian(1.0)
         >>> round(f(0.05), 6)
         0.740489
-        >>> f.compose(f).self_compose(2)
-        gaussian(mu=2.0)
+        >>> gaussian(3.0).compose(gaussian(4.0))
+        gaussian(mu=5.0)
     """
     mu = _validate.non_negative("mu", mu, infinite=True)
     if mu == 0:

@@ -174,7 +174,7 @@ class PiecewiseLinear(TradeOff):
     def vertices(self) -> tuple[Array, Array]:
         """Abscissae and ordinates of the vertices, from `alpha = 0` on."""
         p_from, _, _, q_before = self._tails
-        return p_from[::-1].copy(), q_before[::-1].copy()
+        return np.minimum(p_from[::-1], 1.0), np.minimum(q_before[::-1], 1.0)
 
 
 def identity() -> TradeOff:

@@ -1,4 +1,4 @@
-"""Bounds for mixtures, against brute-force Neyman-Pearson on the mixtures themselves."""
+"""Bounds for mixtures, against brute-force Neyman-Pearson on the mixtures."""
 
 import numpy as np
 import pytest

