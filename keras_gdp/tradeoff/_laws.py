@@ -95,7 +95,7 @@ class Law(ABC):
             low, high = np.where(above, low, middle), np.where(above, middle, high)
             if (high - low <= 1e-12 * np.abs(high)).all():
                 break
-        return (low + high) / 2
+        return np.asarray((low + high) / 2)
 
 
 class _SciPyLaw(Law):

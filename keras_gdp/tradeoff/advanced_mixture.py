@@ -111,7 +111,7 @@ class AdvancedMixture(TradeOff):
         bound = weight * (bound + share * from_other._delta(inner))
         if plain:
             bound = np.minimum(bound, weight * from_other._delta(epsilon))
-        return bound
+        return np.asarray(bound)
 
     def _delta(self, epsilon: Array) -> Array:
         f, _, common_q, _, _ = self._inputs

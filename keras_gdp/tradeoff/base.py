@@ -168,7 +168,8 @@ class TradeOff(ABC):
         """
         array = finite_or_infinite("epsilon", epsilon)
         flat = array.ravel()
-        values = np.clip(self._delta(flat), np.maximum(-np.expm1(flat), 0.0), 1.0)
+        least = np.maximum(-np.expm1(np.minimum(flat, 0.0)), 0.0)
+        values = np.clip(self._delta(flat), least, 1.0)
         return like_input(values, array)
 
     def epsilon(self, delta: ArrayLike) -> Any:
@@ -342,4 +343,5 @@ def _excess(epsilon: Array, gain: Array, cost: Array) -> Array:
     """`gain - exp(epsilon) cost`, without overflow."""
     with np.errstate(divide="ignore", invalid="ignore"):
         exponent = np.where(cost > 0, epsilon + np.log(cost), -np.inf)
-    return np.clip(gain - np.exp(np.minimum(exponent, 1.0)), 0.0, 1.0)
+    excess = gain - np.exp(np.minimum(exponent, 1.0))
+    return np.asarray(np.clip(excess, 0.0, 1.0))

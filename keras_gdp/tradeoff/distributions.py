@@ -139,10 +139,10 @@ class DensityPair(TradeOff):
         cells = half * (terms @ weights)
         total = float(cells.sum())
         # A divergent integral shows in cells of probability below 1e-200.
-        if np.abs(cells[:100]).sum() + np.abs(cells[-100:]).sum() > 1e-10 * abs(total):
-            tails = self._p[:100].sum() + self._p[-100:].sum()
-            tails = max(tails, self._q[:100].sum() + self._q[-100:].sum())
-            if tails < 1e-200 or not np.isfinite(total):
+        for end in (slice(None, 100), slice(-100, None)):
+            mass = max(float(self._p[end].sum()), float(self._q[end].sum()))
+            share = float(np.abs(cells[end]).sum())
+            if mass < 1e-200 and not share <= 1e-10 * abs(total):
                 return np.inf
         if order == 1:
             return max(0.0, total)

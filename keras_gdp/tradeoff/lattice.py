@@ -74,7 +74,8 @@ def loss_reach(f: TradeOff, total: int) -> tuple[float, float]:
     """Losses beyond which `f` has nothing worth a place on the lattice."""
     ends = np.array([np.inf])
     lost_q, lost_p = f._delta(ends), f._reverse_delta(ends)
-    target = np.array([_CUT / total])
+    # Below this the difference of two profiles is rounding.
+    target = np.array([max(_CUT / total, 3e-17)])
     high = crossing(lambda t: f._delta(t) - lost_q, target)[0]
     low = -crossing(lambda t: f._reverse_delta(t) - lost_p, target)[0]
     least, most = f._loss_range()

@@ -123,11 +123,12 @@ class ComponentMixture(Mixture):
         return Point(*(np.sum(part, axis=0) for part in zip(*rates, strict=True)))
 
     def _delta(self, epsilon: Array) -> Array:
-        return np.sum([w * f._delta(epsilon) for f, w in self.components], axis=0)
+        parts = [w * f._delta(epsilon) for f, w in self.components]
+        return np.asarray(np.sum(parts, axis=0))
 
     def _reverse_delta(self, epsilon: Array) -> Array:
         parts = [w * f._reverse_delta(epsilon) for f, w in self.components]
-        return np.sum(parts, axis=0)
+        return np.asarray(np.sum(parts, axis=0))
 
     def _loss_range(self) -> tuple[float, float]:
         ranges = [f._loss_range() for f, _ in self.components]
