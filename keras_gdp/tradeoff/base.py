@@ -86,6 +86,11 @@ class TradeOff(ABC):
         """Bounds of `log(q / p)` where both are positive; infinite if not known."""
         return -np.inf, np.inf
 
+    @property
+    def _most_thresholds(self) -> int:
+        """How many supporting lines a numerical composition should ask for."""
+        return 2**18
+
     def _compose_closed(self, other: TradeOff) -> TradeOff | None:
         """The composition with `other` where it has a closed form."""
         return None

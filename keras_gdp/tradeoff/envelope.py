@@ -92,6 +92,10 @@ class LowerEnvelope(TradeOff):
         parts = [f._reverse_delta(epsilon) for f in self.parts]
         return np.asarray(np.max(parts, axis=0))
 
+    @property
+    def _most_thresholds(self) -> int:
+        return min(f._most_thresholds for f in self.parts)
+
     def _loss_range(self) -> tuple[float, float]:
         ranges = [f._loss_range() for f in self.parts]
         return min(low for low, _ in ranges), max(high for _, high in ranges)

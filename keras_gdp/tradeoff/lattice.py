@@ -43,7 +43,10 @@ def lattice_composition(factors: Factors, coarsening: int = 1) -> PiecewiseLinea
     transform_p = np.ones(size // 2 + 1, dtype=np.complex128)
     transform_q = np.ones_like(transform_p)
     for (f, n), (first, last) in zip(factors, reach, strict=True):
-        k = np.arange(np.floor(first / step), np.ceil(last / step) + 1)
+        # Where supporting lines are expensive take every m-th point of the lattice.
+        most = max(64, f._most_thresholds // coarsening)
+        m = max(1, int(np.ceil((last - first) / step / most)))
+        k = m * np.arange(np.floor(first / step / m), np.ceil(last / step / m) + 1)
         if k.size < 2:
             k = np.array([k[0] - 1, k[0], k[0] + 1])
         on_lattice = below(f, step * k)
