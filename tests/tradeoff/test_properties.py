@@ -216,6 +216,20 @@ def test_lattice_composition_lies_below_the_closed_form(mu):
     np.testing.assert_allclose(composed(ALPHA), exact(ALPHA), atol=1e-7)
 
 
+@pytest.mark.parametrize("epsilon", [0.37, 1.0, 3.0])
+@pytest.mark.parametrize("n", [2, 10, 100])
+def test_lattice_keeps_the_atoms_at_the_ends(epsilon, n):
+    from keras_gdp.tradeoff.lattice import lattice_composition
+
+    composed = lattice_composition(((approximate_dp(epsilon), n),))
+    exact = approximate_dp(epsilon).self_compose(n)
+    assert (composed(ALPHA) <= exact(ALPHA) + 1e-13).all()
+    np.testing.assert_allclose(composed(ALPHA), exact(ALPHA), atol=2e-4)
+    near_the_end = (n - 0.5) * epsilon
+    assert composed.delta(near_the_end) >= (1 - 1e-10) * exact.delta(near_the_end)
+    assert composed.delta(near_the_end) <= 1.01 * exact.delta(near_the_end) + 2e-13
+
+
 @pytest.mark.parametrize("steps", [1, 3, 40])
 def test_inversion_agrees_with_the_lattice(steps):
     from keras_gdp.tradeoff.inversion import LossInversion
