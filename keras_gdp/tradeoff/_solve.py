@@ -153,8 +153,9 @@ def crossing(function: Callable[[Array], Array], target: Array) -> Array:
         target: positive levels, flat.
 
     Returns:
-        The upper end of the last bracket, so that `function` is at most `target`
-        there; 0 where `function(0) <= target`; `inf` where the level is not reached.
+        The upper end of the last bracket (2e-13 wide, relative), so that `function` is
+        at most `target` there; 0 where `function(0) <= target`; `inf` where the level
+        is not reached.
     """
     low = np.zeros_like(target)
     at_low = function(low)
@@ -191,5 +192,5 @@ def crossing(function: Callable[[Array], Array], target: Array) -> Array:
         high[active] = np.where(above, hi, trial)
         at_high[active] = np.where(above, at_high[active], values)
         width = high[active] - low[active]
-        active = active[(width > 4e-16 * high[active]) & (trial != lo)]
+        active = active[(width > 2e-13 * high[active]) & (trial != lo)]
     return np.where(found, 0.0, np.where(never, np.inf, high))
