@@ -1,13 +1,14 @@
 """Checks of array arguments and the array type that the package computes with."""
 
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 __all__ = ["Array", "finite_or_infinite", "like_input", "probabilities"]
 
-Array: TypeAlias = NDArray[np.float64]
+# Floats almost everywhere; the element type of NumPy's results is hard to follow.
+Array: TypeAlias = NDArray[Any]
 
 
 def finite_or_infinite(name: str, value: ArrayLike) -> Array:

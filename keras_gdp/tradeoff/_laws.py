@@ -61,17 +61,22 @@ class Law(ABC):
     def outcomes(self) -> Array:
         """Outcomes of a discrete distribution, all but a mass of about 1e-18."""
 
-    def masses(self, x: Array, *, open_ends: bool = True) -> Array:
+    def between(self, low: Array, high: Array) -> Array:
+        """Probability of `(low, high]`, from the nearer tail."""
+        from_left = self.cdf(high) - self.cdf(low)
+        from_right = self.sf(low) - self.sf(high)
+        nearer = np.where(self.cdf(high) < 0.5, from_left, from_right)
+        return np.maximum(nearer, 0.0)
+
+    def masses(self, x: Array) -> Array:
         """Probabilities of the cells between ascending points.
 
-        The first and the last cell include what lies beyond, if `open_ends`.
+        The first and the last cell include what lies beyond.
         """
-        lower, upper = self.cdf(x), self.sf(x)
-        if open_ends:
-            lower, upper = lower.copy(), upper.copy()
-            lower[0], upper[0], lower[-1], upper[-1] = 0.0, 1.0, 1.0, 0.0
-        from_left, from_right = np.diff(lower), -np.diff(upper)
-        return np.maximum(np.where(lower[1:] < 0.5, from_left, from_right), 0.0)
+        mass = self.between(x[:-1], x[1:])
+        mass[0] += self.cdf(x[:1])[0]
+        mass[-1] += self.sf(x[-1:])[0]
+        return mass
 
     def quantile_grid(self) -> Array:
         """Quantiles from 1e-300 to 1 - 1e-300, by bisection."""
@@ -95,7 +100,7 @@ class Law(ABC):
             low, high = np.where(above, low, middle), np.where(above, middle, high)
             if (high - low <= 1e-12 * np.abs(high)).all():
                 break
-        return (low + high) / 2
+        return np.asarray((low + high) / 2)
 
 
 class _SciPyLaw(Law):

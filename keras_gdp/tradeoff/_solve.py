@@ -39,7 +39,8 @@ def supporting_line(t: Array, point: Point, alpha: Array) -> Array:
         size = np.log(np.abs(offset))
     with np.errstate(invalid="ignore"):
         exponent = np.where(offset == 0, -np.inf, t + size)
-    return point.beta + np.sign(offset) * np.exp(np.minimum(exponent, 700.0))
+    height = np.sign(offset) * np.exp(np.minimum(exponent, 700.0))
+    return np.asarray(point.beta + height)
 
 
 def _chord_threshold(lower: Point, upper: Point) -> Array:
@@ -87,12 +88,10 @@ def lower_values(
     low, high = np.full(todo.size, -1.0), np.full(todo.size, 1.0)
     at_low = Point(*(np.array(part) for part in point(low)))
     at_high = Point(*(np.array(part) for part in point(high)))
-    for side, rates, beyond in (
-        (low, at_low, lambda rates: rates.alpha < level),
-        (high, at_high, lambda rates: rates.alpha > level),
-    ):
+    for side, rates, sign in ((low, at_low, 1.0), (high, at_high, -1.0)):
         while True:
-            index = np.flatnonzero(beyond(rates) & (np.abs(side) < _LARGEST_THRESHOLD))
+            beyond = sign * (level - rates.alpha) > 0
+            index = np.flatnonzero(beyond & (np.abs(side) < _LARGEST_THRESHOLD))
             if index.size == 0:
                 break
             side[index] *= 2
@@ -154,8 +153,9 @@ def crossing(function: Callable[[Array], Array], target: Array) -> Array:
         target: positive levels, flat.
 
     Returns:
-        The upper end of the last bracket, so that `function` is at most `target`
-        there; 0 where `function(0) <= target`; `inf` where the level is not reached.
+        The upper end of the last bracket (2e-13 wide, relative), so that `function` is
+        at most `target` there; 0 where `function(0) <= target`; `inf` where the level
+        is not reached.
     """
     low = np.zeros_like(target)
     at_low = function(low)
@@ -192,5 +192,5 @@ def crossing(function: Callable[[Array], Array], target: Array) -> Array:
         high[active] = np.where(above, hi, trial)
         at_high[active] = np.where(above, at_high[active], values)
         width = high[active] - low[active]
-        active = active[(width > 4e-16 * high[active]) & (trial != lo)]
+        active = active[(width > 2e-13 * high[active]) & (trial != lo)]
     return np.where(found, 0.0, np.where(never, np.inf, high))

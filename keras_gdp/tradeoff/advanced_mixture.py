@@ -106,12 +106,13 @@ class AdvancedMixture(TradeOff):
         with np.errstate(over="ignore", divide="ignore"):
             inner = np.log1p(np.expm1(epsilon) / weight) if weight > 0 else np.inf
         inner = np.where(np.isfinite(epsilon), inner, np.inf)
-        share = np.where(np.isfinite(inner), np.exp(epsilon - inner), weight)
+        with np.errstate(invalid="ignore"):
+            share = np.where(np.isfinite(inner), np.exp(epsilon - inner), weight)
         bound = (1 - share) * from_common._delta(inner)
         bound = weight * (bound + share * from_other._delta(inner))
         if plain:
             bound = np.minimum(bound, weight * from_other._delta(epsilon))
-        return bound
+        return np.asarray(bound)
 
     def _delta(self, epsilon: Array) -> Array:
         f, _, common_q, _, _ = self._inputs

@@ -86,6 +86,11 @@ class TradeOff(ABC):
         """Bounds of `log(q / p)` where both are positive; infinite if not known."""
         return -np.inf, np.inf
 
+    @property
+    def _most_thresholds(self) -> int:
+        """How many supporting lines a numerical composition should ask for."""
+        return 2**18
+
     def _compose_closed(self, other: TradeOff) -> TradeOff | None:
         """The composition with `other` where it has a closed form."""
         return None
@@ -168,7 +173,8 @@ class TradeOff(ABC):
         """
         array = finite_or_infinite("epsilon", epsilon)
         flat = array.ravel()
-        values = np.clip(self._delta(flat), np.maximum(-np.expm1(flat), 0.0), 1.0)
+        least = np.maximum(-np.expm1(np.minimum(flat, 0.0)), 0.0)
+        values = np.clip(self._delta(flat), least, 1.0)
         return like_input(values, array)
 
     def epsilon(self, delta: ArrayLike) -> Any:
@@ -342,4 +348,5 @@ def _excess(epsilon: Array, gain: Array, cost: Array) -> Array:
     """`gain - exp(epsilon) cost`, without overflow."""
     with np.errstate(divide="ignore", invalid="ignore"):
         exponent = np.where(cost > 0, epsilon + np.log(cost), -np.inf)
-    return np.clip(gain - np.exp(np.minimum(exponent, 1.0)), 0.0, 1.0)
+    excess = gain - np.exp(np.minimum(exponent, 1.0))
+    return np.asarray(np.clip(excess, 0.0, 1.0))

@@ -139,55 +139,68 @@ class DensityPair(TradeOff):
         cells = half * (terms @ weights)
         total = float(cells.sum())
         # A divergent integral shows in cells of probability below 1e-200.
-        if np.abs(cells[:100]).sum() + np.abs(cells[-100:]).sum() > 1e-10 * abs(total):
-            tails = self._p[:100].sum() + self._p[-100:].sum()
-            tails = max(tails, self._q[:100].sum() + self._q[-100:].sum())
-            if tails < 1e-200 or not np.isfinite(total):
+        for end in (slice(None, 100), slice(-100, None)):
+            mass = max(float(self._p[end].sum()), float(self._q[end].sum()))
+            share = float(np.abs(cells[end]).sum())
+            if mass < 1e-200 and not share <= 1e-10 * abs(total):
                 return np.inf
         if order == 1:
             return max(0.0, total)
         return float(np.log(total) / (order - 1))
+
+    @property
+    def _most_thresholds(self) -> int:
+        return 2**12
 
     def inverse(self) -> TradeOff:
         """The pair with the roles exchanged."""
         return DensityPair(self._laws[1], self._laws[0])
 
     def _point(self, t: Array) -> Point:
-        rates = [self._rates(threshold) for threshold in t]
-        return Point(*(np.array(part) for part in zip(*rates, strict=True)))
+        chunks = [self._chunk_point(t[i : i + 256]) for i in range(0, t.size, 256)]
+        return Point(*(np.concatenate(part) for part in zip(*chunks, strict=True)))
 
-    def _rates(self, t: float) -> tuple[float, float, float, float]:
-        loss, x = self._loss, self._x
-        if t == np.inf:
-            above = np.isposinf(loss)
-        elif t == -np.inf:
-            above = ~np.isneginf(loss)
-        else:
-            above = loss > t
-        left, right = above[:-1], above[1:]
-        full, cut = left & right, left != right
-        reject_p, reject_q = self._p[full].sum(), self._q[full].sum()
-        neither = ~(left | right)
-        accept_p, accept_q = self._p[neither].sum(), self._q[neither].sum()
-        index = np.flatnonzero(cut)
-        if index.size:
-            low, high = x[index].copy(), x[index + 1].copy()
-            for _ in range(100):
-                middle = low + (high - low) / 2
-                value = self._log_ratio(middle)
-                inside = np.isposinf(value) if t == np.inf else value > t
-                same = inside == left[index]
-                low, high = np.where(same, middle, low), np.where(same, high, middle)
-                if (high - low <= 4e-16 * np.abs(high)).all():
-                    break
-            for i, root in zip(index.tolist(), low.tolist(), strict=True):
-                ends = np.array([x[i], root, x[i + 1]])
-                first_p, second_p = self._laws[0].masses(ends, open_ends=False)
-                first_q, second_q = self._laws[1].masses(ends, open_ends=False)
-                if left[i]:
-                    reject_p, reject_q = reject_p + first_p, reject_q + first_q
-                    accept_p, accept_q = accept_p + second_p, accept_q + second_q
-                else:
-                    reject_p, reject_q = reject_p + second_p, reject_q + second_q
-                    accept_p, accept_q = accept_p + first_p, accept_q + first_q
-        return float(reject_p), float(accept_q), float(accept_p), float(reject_q)
+    def _chunk_point(self, t: Array) -> Point:
+        above = _exceeds(self._loss, t[:, None])
+        left, right = above[:, :-1], above[:, 1:]
+        reject, accept = left & right, ~(left | right)
+        rates = [
+            (side @ mass)
+            for mass in (self._p, self._q)
+            for side in (reject.astype(np.float64), accept.astype(np.float64))
+        ]
+        reject_p, accept_p, reject_q, accept_q = rates
+        row, cell = np.nonzero(left != right)
+        if row.size:
+            first_rejected = left[row, cell]
+            root = self._roots(t[row], cell, first_rejected)
+            ends = (self._x[cell], root, self._x[cell + 1])
+            for law, reject_mass, accept_mass in (
+                (self._laws[0], reject_p, accept_p),
+                (self._laws[1], reject_q, accept_q),
+            ):
+                first = law.between(ends[0], ends[1])
+                second = law.between(ends[1], ends[2])
+                inside = np.where(first_rejected, first, second)
+                outside = np.where(first_rejected, second, first)
+                np.add.at(reject_mass, row, inside)
+                np.add.at(accept_mass, row, outside)
+        return Point(reject_p, accept_q, accept_p, reject_q)
+
+    def _roots(self, t: Array, cell: Array, first_rejected: Array) -> Array:
+        """Where the log-likelihood ratio crosses its threshold, by bisection."""
+        low, high = self._x[cell], self._x[cell + 1]
+        for _ in range(100):
+            middle = low + (high - low) / 2
+            same = _exceeds(self._log_ratio(middle), t) == first_rejected
+            low, high = np.where(same, middle, low), np.where(same, high, middle)
+            if (high - low <= 4e-16 * np.abs(high)).all():
+                break
+        return low
+
+
+def _exceeds(loss: Array, t: Array) -> Array:
+    """Whether a loss is above its threshold; infinite ones meet theirs."""
+    with np.errstate(invalid="ignore"):
+        above = np.where(np.isposinf(t), np.isposinf(loss), loss > t)
+    return np.where(np.isneginf(t), ~np.isneginf(loss), above).astype(bool)

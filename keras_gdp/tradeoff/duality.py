@@ -62,6 +62,7 @@ def from_delta(
             )
     keep = np.isfinite(t)
     t, delta = t[keep], delta[keep]
+    mirrored_pairs = symmetric and reverse_deltas is None and bool((t >= 0).all())
     if reverse is not None:
         # 1 - delta(-e) = exp(-e) (1 - reverse(e)): the same lines seen from the side.
         mirrored = -np.expm1(-t) + np.exp(-t) * reverse[keep]
@@ -71,7 +72,9 @@ def from_delta(
         delta = np.clip(delta, 0.0, 1.0)
     if t.size == 0:
         return no_privacy()
-    return _from_lines(t, delta)
+    result = _from_lines(t, delta)
+    result._known_symmetric = mirrored_pairs
+    return result
 
 
 def _from_lines(t: Array, delta: Array) -> PiecewiseLinear:
@@ -81,7 +84,8 @@ def _from_lines(t: Array, delta: Array) -> PiecewiseLinear:
     first = np.append(True, np.diff(t) > 0)
     # The vertical axis: at slope 0 nothing better than f >= 0 is known.
     knots = [(-np.inf, 1.0)]
-    alphas: list[float] = []  # type I error where two neighbouring lines meet
+    # Logarithms of the type I errors at which neighbouring lines meet.
+    alphas: list[float] = []
     for height, value in zip(t[first].tolist(), delta[first].tolist(), strict=True):
         if value >= knots[-1][1]:
             continue
@@ -95,14 +99,16 @@ def _from_lines(t: Array, delta: Array) -> PiecewiseLinear:
     if len(knots) == 1:
         return no_privacy()
     log_slopes = np.array([height for height, _ in knots[1:]])
-    p = np.array(alphas) - np.append(alphas[1:], 0.0)
+    right = np.array(alphas)
+    left = np.append(right[1:], -np.inf)
     with np.errstate(divide="ignore"):
-        q = np.exp(log_slopes + np.log(p))
-    zero = min(1.0, alphas[0])
+        log_p = right + np.log(-np.expm1(np.minimum(left - right, 0.0)))
+    p, q = np.exp(log_p), np.exp(log_slopes + log_p)
+    zero = min(1.0, float(np.exp(alphas[0])))
     return PiecewiseLinear(p, q, 1.0 - zero, knots[-1][1], log_slopes)
 
 
 def _meeting(t0: float, delta0: float, t1: float, delta1: float) -> float:
-    """Where the lines of slopes `-exp(t0)` and `-exp(t1)` meet, `t0 < t1`."""
+    """Logarithm of where the lines of slopes `-exp(t0)`, `-exp(t1)` meet, `t0 < t1`."""
     width = -np.expm1(t0 - t1)
-    return float(np.exp(np.log(delta0 - delta1) - t1 - np.log(width)))
+    return float(np.log(delta0 - delta1) - t1 - np.log(width))

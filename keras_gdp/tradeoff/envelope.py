@@ -86,10 +86,15 @@ class LowerEnvelope(TradeOff):
         )
 
     def _delta(self, epsilon: Array) -> Array:
-        return np.max([f._delta(epsilon) for f in self.parts], axis=0)
+        return np.asarray(np.max([f._delta(epsilon) for f in self.parts], axis=0))
 
     def _reverse_delta(self, epsilon: Array) -> Array:
-        return np.max([f._reverse_delta(epsilon) for f in self.parts], axis=0)
+        parts = [f._reverse_delta(epsilon) for f in self.parts]
+        return np.asarray(np.max(parts, axis=0))
+
+    @property
+    def _most_thresholds(self) -> int:
+        return min(f._most_thresholds for f in self.parts)
 
     def _loss_range(self) -> tuple[float, float]:
         ranges = [f._loss_range() for f in self.parts]

@@ -59,7 +59,7 @@ class ApproximateDP(PiecewiseLinear):
         return f"approximate_dp(epsilon={epsilon!r}, delta={delta!r})"
 
     @property
-    def is_symmetric(self) -> bool:  # type: ignore[override]
+    def is_symmetric(self) -> bool:
         """Always true."""
         return True
 

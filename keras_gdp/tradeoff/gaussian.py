@@ -32,8 +32,8 @@ def gaussian(mu: float) -> TradeOff:
         >>> f = gaussian(1.0)
         >>> round(f(0.05), 6)
         0.740489
-        >>> f.compose(f).self_compose(2)
-        gaussian(mu=2.0)
+        >>> gaussian(3.0).compose(gaussian(4.0))
+        gaussian(mu=5.0)
     """
     mu = _validate.non_negative("mu", mu, infinite=True)
     if mu == 0:
@@ -122,14 +122,18 @@ def smallest_mu(f: TradeOff) -> float:
     if isinstance(f, PiecewiseLinear):
         between = (f._t[1:] + f._t[:-1]) / 2
         return max(0.0, float(mu_at(between).max(initial=-np.inf)))
-    low, high = -60.0, 60.0
+    # An outermost loss is an atom or the end of the curve; stay on its inner side.
+    least, most = f._loss_range()
+    bounded = np.isfinite(least) and np.isfinite(most)
+    inner = 1 - 4e-16
+    low, high = (least * inner, most * inner) if bounded else (-60.0, 60.0)
     best = 0.0
     for _ in range(12):
         t = np.linspace(low, high, 241)
         values = mu_at(t)
         i = int(values.argmax())
         finite = np.flatnonzero(np.isfinite(values))
-        if i in (finite[0], finite[-1]):
+        if not bounded and i in (finite[0], finite[-1]):
             return np.inf  # still rising where doubles end: no bound was found
         best = max(best, float(values[i]))
         low, high = float(t[max(i - 2, 0)]), float(t[min(i + 2, 240)])

@@ -34,6 +34,10 @@ class Inverse(TradeOff):
     def _reverse_delta(self, epsilon: Array) -> Array:
         return self.f._delta(epsilon)
 
+    @property
+    def _most_thresholds(self) -> int:
+        return self.f._most_thresholds
+
     def _loss_range(self) -> tuple[float, float]:
         low, high = self.f._loss_range()
         return -high, -low

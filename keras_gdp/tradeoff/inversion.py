@@ -123,11 +123,11 @@ class LossInversion(TradeOff):
         inside = min(self._width(0.5), 1.0)
         count = int(np.ceil(0.5 / inside))
         abscissae.extend((np.arange(count) + 0.5) / count)
-        c = np.sort(np.array(abscissae))
-        heights = np.array([self._real(x) for x in c])
-        widths = np.array([self._width(x) for x in c])
+        table = np.sort(np.array(abscissae))
+        heights = np.array([self._real(x) for x in table])
+        widths = np.array([self._width(x) for x in table])
         keep = np.isfinite(heights)
-        return c[keep], heights[keep], widths[keep]
+        return table[keep], heights[keep], widths[keep]
 
     def _node_step(self, index: int) -> float:
         c = float(self._abscissae[index])

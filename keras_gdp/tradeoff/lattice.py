@@ -40,12 +40,22 @@ def lattice_composition(factors: Factors, coarsening: int = 1) -> PiecewiseLinea
     reach = [loss_reach(f, total) for f, _ in factors]
     low, high = _window(factors, reach)
     step = coarsening * (high - low) / (size - 4)
+    while True:
+        points = [
+            _points(f, *ends, step, coarsening)
+            for (f, _), ends in zip(factors, reach, strict=True)
+        ]
+        # Rounding to the lattice widens bounded losses; nothing may wrap around.
+        least = sum(n * k[0] for (_, n), k in zip(factors, points, strict=True))
+        most = sum(n * k[-1] for (_, n), k in zip(factors, points, strict=True))
+        start = int(max(np.floor(low / step) - 1, least))
+        stop = int(min(np.ceil(high / step) + 1, most))
+        if stop - start < size:
+            break
+        step *= 1.001 * (stop - start + 1) / size
     transform_p = np.ones(size // 2 + 1, dtype=np.complex128)
     transform_q = np.ones_like(transform_p)
-    for (f, n), (first, last) in zip(factors, reach, strict=True):
-        k = np.arange(np.floor(first / step), np.ceil(last / step) + 1)
-        if k.size < 2:
-            k = np.array([k[0] - 1, k[0], k[0] + 1])
+    for (f, n), k in zip(factors, points, strict=True):
         on_lattice = below(f, step * k)
         index = np.rint(on_lattice._t / step).astype(np.int64) % size
         for transform, mass in (
@@ -54,8 +64,7 @@ def lattice_composition(factors: Factors, coarsening: int = 1) -> PiecewiseLinea
         ):
             pmf = np.bincount(index, weights=mass, minlength=size)
             transform *= np.fft.rfft(pmf) ** n
-    start = int(np.floor(low / step))
-    k = np.arange(start, start + size)
+    k = np.arange(start, stop + 1)
     p = np.fft.irfft(transform_p, size)[k % size]
     q = np.fft.irfft(transform_q, size)[k % size]
     t = step * k
@@ -70,11 +79,25 @@ def lattice_composition(factors: Factors, coarsening: int = 1) -> PiecewiseLinea
     return PiecewiseLinear(p, q, 1.0 - float(p.sum()), 1.0 - float(q.sum()), t)
 
 
+def _points(
+    f: TradeOff, first: float, last: float, step: float, coarsening: int
+) -> Array:
+    """Indices of the lattice points from `first` to `last`.
+
+    Where supporting lines are expensive only every m-th point is taken.
+    """
+    most = max(64, f._most_thresholds // coarsening)
+    m = max(1, int(np.ceil((last - first) / step / most)))
+    k = m * np.arange(np.floor(first / step / m), np.ceil(last / step / m) + 1)
+    return k if k.size > 1 else np.array([k[0] - 1, k[0], k[0] + 1])
+
+
 def loss_reach(f: TradeOff, total: int) -> tuple[float, float]:
     """Losses beyond which `f` has nothing worth a place on the lattice."""
     ends = np.array([np.inf])
     lost_q, lost_p = f._delta(ends), f._reverse_delta(ends)
-    target = np.array([_CUT / total])
+    # Below this the difference of two profiles is rounding.
+    target = np.array([max(_CUT / total, 3e-17)])
     high = crossing(lambda t: f._delta(t) - lost_q, target)[0]
     low = -crossing(lambda t: f._reverse_delta(t) - lost_p, target)[0]
     least, most = f._loss_range()
@@ -95,13 +118,7 @@ def _window(factors: Factors, reach: list[tuple[float, float]]) -> tuple[float, 
     slack = -np.log(_CUT)
     high = float(((upper + slack) / exponents).min())
     low = -float(((lower + slack) / exponents).min())
-    full_high = sum(n * r[1] for (_, n), r in zip(factors, reach, strict=True))
-    full_low = sum(n * r[0] for (_, n), r in zip(factors, reach, strict=True))
-    margin = 1e-9 + 1e-6 * (full_high - full_low)
-    return (
-        max(low, full_low) - margin,
-        min(high, full_high) + margin,
-    )
+    return low, high
 
 
 def _log_moment(loss: Array, mass: Array, exponents: Array) -> Array:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,7 +19,7 @@ from keras_gdp.tradeoff.subsample import PoissonSubsampled
 
 __all__ = ["LogMGF", "log_mgf"]
 
-Complex: TypeAlias = NDArray[np.complex128]
+Complex: TypeAlias = NDArray[Any]
 # (c, y) -> log M(c + i y), for a real c and an array y.
 LogMGF: TypeAlias = Callable[[float, Array], Complex]
 
@@ -48,7 +48,7 @@ def log_mgf(f: TradeOff) -> LogMGF | None:
 
 
 def _gaussian(z: Complex, mu: float) -> Complex:
-    return z * (z - 1) * (mu**2 / 2)
+    return np.asarray(z * (z - 1) * (mu**2 / 2))
 
 
 def _laplace(z: Complex, mu: float) -> Complex:

@@ -123,15 +123,20 @@ class ComponentMixture(Mixture):
         return Point(*(np.sum(part, axis=0) for part in zip(*rates, strict=True)))
 
     def _delta(self, epsilon: Array) -> Array:
-        return np.sum([w * f._delta(epsilon) for f, w in self.components], axis=0)
+        parts = [w * f._delta(epsilon) for f, w in self.components]
+        return np.asarray(np.sum(parts, axis=0))
 
     def _reverse_delta(self, epsilon: Array) -> Array:
         parts = [w * f._reverse_delta(epsilon) for f, w in self.components]
-        return np.sum(parts, axis=0)
+        return np.asarray(np.sum(parts, axis=0))
 
     def _loss_range(self) -> tuple[float, float]:
         ranges = [f._loss_range() for f, _ in self.components]
         return min(low for low, _ in ranges), max(high for _, high in ranges)
+
+    @property
+    def _most_thresholds(self) -> int:
+        return min(f._most_thresholds for f, _ in self.components)
 
     def inverse(self) -> TradeOff:
         """The mixture of the inverses."""
@@ -184,7 +189,20 @@ class GaussianMixture(Mixture):
         lost = 1.0 - float(self._weights.sum())
         return lost if lost > 1e-14 else 0.0
 
+    @property
+    def _most_thresholds(self) -> int:
+        return int(np.clip(2**25 // self._mus.size, 2**12, 2**18))
+
+    def _chunks(self, size: int) -> list[slice]:
+        """Slices of the thresholds that keep the matrices below some 30 MB."""
+        step = max(1, 2**22 // self._mus.size)
+        return [slice(start, start + step) for start in range(0, max(size, 1), step)]
+
     def _point(self, t: Array) -> Point:
+        parts = [self._chunk_point(t[chunk]) for chunk in self._chunks(t.size)]
+        return Point(*(np.concatenate(part) for part in zip(*parts, strict=True)))
+
+    def _chunk_point(self, t: Array) -> Point:
         mus = self._mus
         with np.errstate(divide="ignore", invalid="ignore"):
             score = np.divide.outer(t, mus)
@@ -200,8 +218,12 @@ class GaussianMixture(Mixture):
         return Point(alpha, beta, accept + self._lost, power + self._lost)
 
     def _delta(self, epsilon: Array) -> Array:
-        each = _gdp.delta_from_mu(epsilon[:, None], self._mus)
-        return np.asarray(each) @ self._weights + self._lost
+        parts = [
+            np.asarray(_gdp.delta_from_mu(epsilon[chunk, None], self._mus))
+            @ self._weights
+            for chunk in self._chunks(epsilon.size)
+        ]
+        return np.asarray(np.concatenate(parts) + self._lost)
 
     def _reverse_delta(self, epsilon: Array) -> Array:
         return self._delta(epsilon)

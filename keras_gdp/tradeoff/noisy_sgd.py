@@ -57,9 +57,10 @@ def moments_accountant(
 ) -> PiecewiseLinear:
     """What the moments accountant knows about `f`.
 
-    This is `sup f_{epsilon, delta_MA(epsilon)}` over all `epsilon >= 0`, with `delta_MA(epsilon) = inf_lambda exp(lambda (R_{lambda + 1} - epsilon))`, both
-    orders of the pair and a grid of real `lambda` from 1e-2 to 1e4. Renyi divergences
-    add up under composition, which is why this is cheap; it always lies below `f`.
+    This is `sup f_{epsilon, delta_MA(epsilon)}` over all `epsilon >= 0`, with
+    `delta_MA(epsilon) = inf_lambda exp(lambda (R_{lambda + 1} - epsilon))`, both orders
+    of the pair and a grid of real `lambda` from 1e-2 to 1e4. Renyi divergences add up
+    under composition, which is why this is cheap; it always lies below `f`.
 
     Args:
         f: a trade-off function, usually a composition.

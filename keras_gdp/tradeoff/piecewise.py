@@ -44,7 +44,8 @@ class PiecewiseLinear(TradeOff):
         q_only: float = 0.0,
         log_slopes: Array | None = None,
     ) -> None:
-        used = (p > 0) & (q > 0)
+        # With a known slope one of the two masses may be too small for doubles.
+        used = (p > 0) & (q > 0) if log_slopes is None else (p > 0) | (q > 0)
         p_only = p_only + float(p[~used].sum())
         q_only = q_only + float(q[~used].sum())
         p, q = p[used], q[used]
@@ -58,6 +59,7 @@ class PiecewiseLinear(TradeOff):
         self._t, self._p, self._q = t, p, q
         self._p_only, self._q_only = p_only, q_only
         self._accuracy = 0.0
+        self._known_symmetric = False
         self._name = f"piecewise_linear({t.size} segments)"
 
     def __repr__(self) -> str:
@@ -88,7 +90,7 @@ class PiecewiseLinear(TradeOff):
     @cached_property
     def is_symmetric(self) -> bool:
         """Whether the segments are mirror images of each other."""
-        return bool(
+        return self._known_symmetric or bool(
             self._p_only == self._q_only
             and np.allclose(self._t, -self._t[::-1], rtol=1e-14, atol=1e-15)
             and np.allclose(self._p, self._q[::-1], rtol=1e-14, atol=0)
@@ -105,13 +107,25 @@ class PiecewiseLinear(TradeOff):
         return p_from, q_from, p_before, q_before
 
     @cached_property
+    def _log_p_from(self) -> Array:
+        """Logarithm of P of the segments from the k-th on, without underflow."""
+        p_from = self._tails[0][:-1]
+        with np.errstate(divide="ignore"):
+            logs = np.log(p_from)
+            if (p_from < 1e-280).any():
+                each = np.where(self._p > 1e-280, np.log(self._p), 0.0)
+                small = self._p <= 1e-280
+                each[small] = np.log(self._q[small]) - self._t[small]
+                summed = np.logaddexp.accumulate(each[::-1])[::-1]
+                logs = np.where(p_from < 1e-280, summed, logs)
+        return logs
+
+    @cached_property
     def _delta_at_knots(self) -> Array:
         """`delta` at every log-slope, built up from the steep end."""
         if self._t.size == 0:
             return np.zeros(0)
-        p_from = self._tails[0]
-        with np.errstate(divide="ignore"):
-            rise = np.exp(self._t[1:] + np.log(p_from[1:-1]))
+        rise = np.exp(self._t[1:] + self._log_p_from[1:])
         rise = -np.expm1(self._t[:-1] - self._t[1:]) * rise
         steps = np.concatenate([rise, [self._q_only]])
         return np.cumsum(steps[::-1])[::-1]
@@ -133,20 +147,22 @@ class PiecewiseLinear(TradeOff):
         # Segment k covers the levels from p_from[k + 1] to p_from[k].
         k = p_from.size - 1 - np.searchsorted(p_from[::-1], alpha, side="right")
         k = np.clip(k, 0, self._t.size - 1)
-        share = np.clip((p_from[k] - alpha) / self._p[k], 0.0, 1.0)
-        return q_before[k] + self._q[k] * share
+        with np.errstate(divide="ignore", invalid="ignore"):
+            share = np.clip((p_from[k] - alpha) / self._p[k], 0.0, 1.0)
+        share = np.where(self._p[k] > 0, share, 0.0)
+        values = q_before[k] + self._q[k] * share
+        return np.where(alpha <= 0, q_before[-1], values)
 
     def _delta(self, epsilon: Array) -> Array:
         if self._t.size == 0:
             return np.where(
                 epsilon == -np.inf, 1.0, np.full_like(epsilon, self._q_only)
             )
-        p_from = self._tails[0]
         k = np.searchsorted(self._t, epsilon, side="left")
         inside = k < self._t.size
         j = np.minimum(k, self._t.size - 1)
         with np.errstate(divide="ignore", invalid="ignore"):
-            rise = np.exp(self._t[j] + np.log(p_from[j]))
+            rise = np.exp(self._t[j] + self._log_p_from[j])
             rise = -np.expm1(np.minimum(epsilon - self._t[j], 0.0)) * rise
         return np.where(inside, self._delta_at_knots[j] + rise, self._q_only)
 
@@ -174,7 +190,7 @@ class PiecewiseLinear(TradeOff):
     def vertices(self) -> tuple[Array, Array]:
         """Abscissae and ordinates of the vertices, from `alpha = 0` on."""
         p_from, _, _, q_before = self._tails
-        return p_from[::-1].copy(), q_before[::-1].copy()
+        return np.minimum(p_from[::-1], 1.0), np.minimum(q_before[::-1], 1.0)
 
 
 def identity() -> TradeOff:

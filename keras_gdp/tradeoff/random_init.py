@@ -167,7 +167,10 @@ def _general(
             )
         return np.minimum(distance, clip) / sigma
 
-    probes = np.array([-2.0, 0.0, 0.1, 0.5, 2.0, 8.0])
+    # Near a start without any shift the profile bends at every scale of epsilon.
+    probes = np.concatenate(
+        [[0.0], 10.0 ** np.arange(-5.0, -1.0), 2.0 ** np.arange(-4.0, 4.0)]
+    )
 
     def integrals(lows: Array, highs: Array) -> tuple[Array, Array, Array]:
         x, w = _gauss(lows, highs)

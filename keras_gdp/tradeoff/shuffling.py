@@ -173,6 +173,10 @@ class Shuffled(TradeOff):
     def _reverse_delta(self, epsilon: Array) -> Array:
         return self._delta(epsilon)
 
+    @property
+    def _most_thresholds(self) -> int:
+        return int(np.clip(2**24 // self._clone_counts[0].size, 2**11, 2**14))
+
     def _loss_range(self) -> tuple[float, float]:
         return -self.epsilon0, self.epsilon0
 
@@ -206,6 +210,10 @@ class Failing(TradeOff):
     def is_symmetric(self) -> bool:
         """Always true."""
         return True
+
+    @property
+    def _most_thresholds(self) -> int:
+        return self.f._most_thresholds
 
     @cached_property
     def _at_zero(self) -> float:

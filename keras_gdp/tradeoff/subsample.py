@@ -79,6 +79,10 @@ class PoissonSubsampled(TradeOff):
     def _values(self, alpha: Array) -> Array:
         return self.p * self.f._values(alpha) + (1 - self.p) * (1 - alpha)
 
+    @property
+    def _most_thresholds(self) -> int:
+        return self.f._most_thresholds
+
     def _loss_range(self) -> tuple[float, float]:
         low, high = np.logaddexp(
             np.log1p(-self.p), np.log(self.p) + np.array(self.f._loss_range())
