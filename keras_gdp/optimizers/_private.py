@@ -1,5 +1,7 @@
 """The mixin that makes a Keras optimizer differentially private."""
 
+from types import MappingProxyType
+
 import keras
 import numpy as np
 import tensorflow as tf
@@ -88,14 +90,18 @@ class PrivateOptimizer(PrivateUpdate):
                 "instead: it splits the batch inside the step, noise is added once."
             )
         super().__init__(*args, **kwargs)
-        self.l2_norm_clip = l2_norm_clip
-        self.noise_multiplier = noise_multiplier
-        self.batch_size = batch_size
-        self.clipping = clipping
-        self.physical_batch_size = physical_batch_size
-        self.noise_seed = noise_seed
-        self.strategy = strategy
-        self.engine_name = engine_name
+        self._settings = MappingProxyType(
+            {
+                "l2_norm_clip": l2_norm_clip,
+                "noise_multiplier": noise_multiplier,
+                "batch_size": batch_size,
+                "clipping": clipping,
+                "physical_batch_size": physical_batch_size,
+                "noise_seed": noise_seed,
+                "strategy": strategy,
+                "engine_name": engine_name,
+            }
+        )
         self._noise = NoiseStream(noise_seed)
         self._private_steps = self.add_variable((), dtype="int64", name="private_steps")
         self._max_private_steps = self.add_variable(
@@ -115,6 +121,23 @@ class PrivateOptimizer(PrivateUpdate):
         if batch_size is not None:
             self._divisor.assign(batch_size)
 
+    def __getattr__(self, name):
+        settings = self.__dict__.get("_settings", {})
+        if name in settings:
+            return settings[name]
+        raise AttributeError(
+            f"{type(self).__name__!r} object has no attribute {name!r}"
+        )
+
+    def __setattr__(self, name, value):
+        if name in self.__dict__.get("_settings", {}):
+            raise AttributeError(
+                f"`{name}` of {type(self).__name__} cannot be changed: the compiled "
+                "step and the ledger rest on it. Compile the model with a new "
+                "optimizer, which takes over the ledger as a new phase of training."
+            )
+        super().__setattr__(name, value)
+
     @property
     def private_steps(self):
         """Number of noised updates so far, a variable saved with the model."""
@@ -133,6 +156,21 @@ class PrivateOptimizer(PrivateUpdate):
         """The training so far as a list of phases, for accounting."""
         self._ledger.check(int(self._private_steps.numpy()))
         return self._ledger.phases()
+
+    def inherit(self, previous):
+        """Takes over the ledger of the optimizer that trained the same model before.
+
+        The weights carry what was spent on them, whoever trains them next. The limit
+        comes along too, until a new budget sets another.
+        """
+        if int(previous.private_steps.numpy()) <= int(self._private_steps.numpy()):
+            return
+        for ours, theirs in (
+            (self._private_steps, previous._private_steps),
+            (self._max_private_steps, previous._max_private_steps),
+            (self._ledger.variable, previous._ledger.variable),
+        ):
+            ours.assign(theirs)
 
     def bind(self, sampling: Sampling, batch_size=None, *, new_pass=True):
         self._ledger.bind(sampling, new_pass)
@@ -287,16 +325,9 @@ class PrivateOptimizer(PrivateUpdate):
 
     def get_config(self):
         config = super().get_config()
-        config.update(
-            {
-                "l2_norm_clip": _serialize(self.l2_norm_clip),
-                "noise_multiplier": self.noise_multiplier,
-                "batch_size": self.batch_size,
-                "clipping": _serialize(self.clipping),
-                "physical_batch_size": self.physical_batch_size,
-                "noise_seed": self.noise_seed,
-            }
-        )
+        for name, value in self._settings.items():
+            if name not in ("strategy", "engine_name"):
+                config[name] = _serialize(value)
         return config
 
     @classmethod

@@ -146,6 +146,9 @@ def install_hooks(train_step, before_fit, after_fit):
         before_fit: Called as `before_fit(model, optimizer, x, y, batch_size, ...)`
             with the arguments of `fit`.
         after_fit: Called as `after_fit(optimizer)` however `fit` ends.
+
+    A model that is compiled anew keeps its ledger: the new private optimizer inherits
+    it from the old one.
     """
     if getattr(keras.Model.train_step, "keras_gdp", False):
         return
@@ -168,7 +171,19 @@ def install_hooks(train_step, before_fit, after_fit):
         finally:
             after_fit(optimizer)
 
-    private_or_plain_step.keras_gdp = True
+    # Loading compares `compile` with that of the class that defines it.
+    definer = next(c for c in keras.Model.__mro__ if "compile" in vars(c))
+    keras_compile = definer.compile
+
+    @functools.wraps(keras_compile)
+    def inheriting_compile(self, *args, **kwargs):
+        previous = private_optimizer(self)
+        keras_compile(self, *args, **kwargs)
+        optimizer = private_optimizer(self)
+        if previous is not None and optimizer not in (None, previous):
+            optimizer.inherit(previous)
+
+    definer.compile = inheriting_compile
     keras.Model.train_step = tf.autograph.experimental.do_not_convert(
         private_or_plain_step
     )

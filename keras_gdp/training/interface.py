@@ -47,6 +47,10 @@ class PrivateUpdate(abc.ABC):
         """
 
     @abc.abstractmethod
+    def inherit(self, previous):
+        """Takes over the ledger of the model's previous private optimizer."""
+
+    @abc.abstractmethod
     def resolve_batch_size(self, static_rows):
         """Fixes the divisor before the first step.
 

@@ -185,6 +185,27 @@ def test_a_contradictory_ledger_is_refused():
         _ = model.optimizer.phases
 
 
+def test_a_model_compiled_anew_keeps_its_ledger(tmp_path):
+    model = model_with()
+    train(model, 3)
+    model.optimizer.max_private_steps.assign(50)
+    model.save(tmp_path / "m.keras")
+    for trained in (model, keras.saving.load_model(tmp_path / "m.keras")):
+        trained.compile(gdp.DPSGD(0.1, l2_norm_clip=1.0, noise_multiplier=3.0), "mse")
+        train(trained, 2)
+        phases = trained.optimizer.phases
+        assert [(p.steps, p.noise_multiplier) for p in phases] == [(3, 1.2), (2, 3.0)]
+        assert int(trained.optimizer.private_steps) == 5
+        assert int(trained.optimizer.max_private_steps) == 50
+
+
+@pytest.mark.parametrize("name", ["noise_multiplier", "l2_norm_clip", "batch_size"])
+def test_settings_cannot_be_changed_behind_the_ledgers_back(name):
+    optimizer = model_with().optimizer
+    with pytest.raises(AttributeError, match="new optimizer"):
+        setattr(optimizer, name, 0.5)
+
+
 def run(code, *paths, **environment):
     result = subprocess.run(
         [sys.executable, "-c", textwrap.dedent(code), *map(str, paths)],
