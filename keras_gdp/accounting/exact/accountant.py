@@ -74,7 +74,11 @@ class ExactAccountant(Accountant):
 
     def _epsilon_bounds(self, delta: float) -> Bounds:
         low, high = 0.0, 0.0
-        for composition in self._directions():
+        compositions = self._directions()
+        # Total variation is the same in both directions and adds up over steps.
+        if compositions and compositions[0].total_variation() <= delta:
+            return 0.0, 0.0
+        for composition in compositions:
             bounds = epsilon_bounds(composition, delta, (low, high))
             low, high = max(low, bounds[0]), max(high, bounds[1])
         return low, high

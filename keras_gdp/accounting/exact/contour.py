@@ -27,7 +27,6 @@ from keras_gdp.accounting.exact.saddle import (
 __all__ = ["Contour", "ContourDoesNotConverge"]
 
 _TOLERANCE = 1e-13
-_BLOCK = 48
 _MAX_NODES = 3000
 _IMAGES = (1.03, 1.07, 1.15, 1.3, 1.6, 2.5, 4.0)
 
@@ -80,23 +79,21 @@ class Contour:
         c, composition = self.saddle.c, self._composition
         step = 2.0 * math.pi / self._spacing
         guess = 9.0 / math.sqrt(self.saddle.curvature) / step
-        size = min(max(int(guess), 16), 256)
+        start, size = 0, min(max(int(guess), 24), 256)
         taus, values = [], []
-        start, floor = 0, _TOLERANCE * math.sqrt(1.0 / self.saddle.curvature)
+        floor = _TOLERANCE / math.sqrt(self.saddle.curvature) / (c * (c + 1.0))
         while True:
             tau = step * np.arange(start, start + size)
             s = c + 1j * tau
-            terms = np.exp(composition.cumulant(s) - self._k) / (s * (s + 1.0))
+            cumulants, decay = composition.line(c, step, start, size)
             taus.append(tau)
-            values.append(terms)
-            tail = s[-max(4, size // 4) :]
-            decay = float(composition.smooth_decay(tail).max())
+            values.append(np.exp(cumulants - self._k) / (s * (s + 1.0)))
             # int_tau^inf |..| <= sup of the decay * int 1/|s|^2 <= decay / tau.
-            remainder = 2.0 * decay / float(tau[-1])
-            if remainder * c * (c + 1.0) <= floor:
+            remainder = 2.0 * float(decay[-max(4, size // 4) :].max()) / float(tau[-1])
+            if remainder <= floor:
                 break
             start += size
-            size = _BLOCK if start < 512 else 512
+            size = max(48, start // 2)
             if start > _MAX_NODES:
                 raise ContourDoesNotConverge
         self._step, self._remainder = step, remainder
