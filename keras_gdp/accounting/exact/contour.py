@@ -19,15 +19,12 @@ from typing import NamedTuple
 import numpy as np
 
 from keras_gdp.accounting.exact.composition import Composition
-from keras_gdp.accounting.exact.saddle import (
-    Saddle,
-    log_kappa,
-)
+from keras_gdp.accounting.exact.saddle import Saddle, log_kappa
 
 __all__ = ["Contour", "ContourDoesNotConverge"]
 
 _TOLERANCE = 1e-13
-_MAX_NODES = 3000
+_MAX_NODES = 4000
 _IMAGES = (1.03, 1.07, 1.15, 1.3, 1.6, 2.5, 4.0)
 
 

@@ -105,6 +105,13 @@ def _at_epsilon(point: Saddle, epsilon: float) -> Saddle:
     return point._replace(epsilon=epsilon, log_delta=log_delta)
 
 
+def saddle_at(
+    composition: Composition, c: float, epsilon: float, log_delta: float
+) -> Saddle:
+    """A point that is not the saddle: where far jumps rule K, a smaller c is better."""
+    return _at(composition, c)._replace(epsilon=epsilon, log_delta=log_delta)
+
+
 def chernoff(composition: Composition, c: float, epsilon: float) -> float:
     """Logarithm of an upper bound on delta(epsilon) - delta(inf), for any c > 0.
 
