@@ -28,6 +28,7 @@ __all__ = ["ExactAccountant"]
 Bounds = tuple[float, float]
 
 _TINY = 1e-300
+_GOOD_ERROR = 1e-10
 _CONTOUR_ERROR = 1e-8  # a contour whose own relative error bound is larger is refused
 
 
@@ -113,7 +114,7 @@ def _log_delta_bounds(
     if found is None:
         coarse = GridSum(composition, 0.5 * saddle.c, upper=True)
         log_delta, rate = coarse.log_delta(epsilon), coarse.rate(epsilon)
-        near = saddle_at(composition, rate, epsilon, log_delta)
+        near = saddle_at(composition, rate, saddle._replace(log_delta=log_delta))
         found = _contour_log_delta(composition, near, epsilon)
     if found is not None:
         return *found, infinite
@@ -127,6 +128,9 @@ def _contour_log_delta(
     """Bounds on log delta from one contour, None if it is no good there."""
     try:
         value, _, error = Contour(composition, saddle).value(epsilon)
+        if _GOOD_ERROR < error < 1e-2:  # the saddle's rough delta was too rough
+            better = Contour(composition, saddle._replace(log_delta=value))
+            value, _, error = better.value(epsilon)
     except ContourDoesNotConverge:
         return None
     if error > _CONTOUR_ERROR:
@@ -216,13 +220,12 @@ def _invert_contour(
 ) -> Bounds | None:
     """Newton's iteration on one contour, moved if epsilon leaves its range."""
     epsilon = max(start, 0.0)
-    for _ in range(4):
-        if rate is None:
-            saddle = saddle_for_epsilon(composition, epsilon)
-        else:
-            saddle = saddle_at(composition, rate, epsilon, target)
+    for _ in range(8):
+        saddle = saddle_for_epsilon(composition, epsilon)
+        if rate is not None:
+            saddle = saddle_at(composition, rate, saddle)
         try:
-            contour = Contour(composition, saddle)
+            contour = Contour(composition, saddle._replace(log_delta=target))
             for _ in range(12):
                 value, slope, error = contour.value(epsilon)
                 move = (target - value) / slope
@@ -232,8 +235,8 @@ def _invert_contour(
             value, slope, error = contour.value(epsilon)
         except ContourDoesNotConverge:
             return None
-        if error < _CONTOUR_ERROR:
-            margin = 1.01 * error / -slope
+        if error < _CONTOUR_ERROR and abs(target - value) < 1e-7:
+            margin = (1.01 * error + (target - value) ** 2) / -slope
             centre = epsilon + (target - value) / slope
             return max(0.0, centre - margin), max(0.0, centre + margin)
     return None

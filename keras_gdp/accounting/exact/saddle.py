@@ -15,7 +15,14 @@ from typing import NamedTuple
 
 from keras_gdp.accounting.exact.composition import Composition
 
-__all__ = ["Saddle", "chernoff", "saddle_for_delta", "saddle_for_epsilon"]
+__all__ = [
+    "Saddle",
+    "chernoff",
+    "log_kappa",
+    "saddle_at",
+    "saddle_for_delta",
+    "saddle_for_epsilon",
+]
 
 
 class Saddle(NamedTuple):
@@ -105,11 +112,10 @@ def _at_epsilon(point: Saddle, epsilon: float) -> Saddle:
     return point._replace(epsilon=epsilon, log_delta=log_delta)
 
 
-def saddle_at(
-    composition: Composition, c: float, epsilon: float, log_delta: float
-) -> Saddle:
-    """A point that is not the saddle: where far jumps rule K, a smaller c is better."""
-    return _at(composition, c)._replace(epsilon=epsilon, log_delta=log_delta)
+def saddle_at(composition: Composition, c: float, near: Saddle) -> Saddle:
+    """Another abscissa for the epsilon and log delta of a saddle."""
+    point = _at(composition, c)
+    return point._replace(epsilon=near.epsilon, log_delta=near.log_delta)
 
 
 def chernoff(composition: Composition, c: float, epsilon: float) -> float:
