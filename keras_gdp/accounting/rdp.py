@@ -101,7 +101,7 @@ class RDPAccountant(_CumulantAccountant):
         >>> from keras_gdp.accounting import SampledGaussian
         >>> run = RDPAccountant().compose(SampledGaussian(1.3, 256 / 60000), 3516)
         >>> round(run.epsilon(1e-5), 6)
-        0.954564
+        0.954487
     """
 
     name = "rdp"

@@ -48,6 +48,10 @@ class Nodes:
         self._tail_q = np.cumsum(self._q[::-1])[::-1]
         self._tail_linear = np.cumsum(self._linear[::-1])[::-1]
 
+    def measure(self) -> tuple[Array, Array]:
+        """Weights under Q and losses of the nodes."""
+        return self._q, self._loss
+
     def _split(self, largest_t: float) -> int:
         """Position of the first node too large for the binomial series."""
         bound = min(_SMALL_U, _SMALL_TU / max(largest_t, 1e-300))

@@ -297,7 +297,7 @@ class UniformLoss(Loss):
         self._pair = MixtureLoss([(1.0 - p, 0.0), (p, mu)], [(1.0, 0.0)])
         self.largest_order = self._pair.largest_order
         self._start = mu / 2.0
-        self._atom = (1.0 - p) * math.erf(mu / 2.0 / math.sqrt(2.0))
+        self.atom = (1.0 - p) * math.erf(mu / 2.0 / math.sqrt(2.0))
         self._nodes: dict[tuple[int, int], Nodes] = {}
 
     def _build(self, t: float, frequency: float) -> Nodes:
@@ -332,7 +332,7 @@ class UniformLoss(Loss):
     def real(self, s: float) -> tuple[float, float, float]:
         value, mean, second = self.nodes(1.0 + s, 1.0).real(s)
         # The atom at zero carries mass but no cumulant excess.
-        share = 1.0 - self._atom * math.exp(-value)
+        share = 1.0 - self.atom * math.exp(-value)
         square = share * (second + mean * mean)
         return value, share * mean, square - (share * mean) ** 2
 
@@ -354,8 +354,8 @@ class UniformLoss(Loss):
         mirrored_q, mirrored_p, mirrored_miss = half(-edges[::-1])
         p, q = p + mirrored_p[::-1], q + mirrored_q[::-1]
         cell = int(np.searchsorted(edges, 0.0, "left"))
-        p[cell] += self._atom
-        q[cell] += self._atom
+        p[cell] += self.atom
+        q[cell] += self.atom
         return p, q, max(miss, mirrored_miss)
 
 
