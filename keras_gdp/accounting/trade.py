@@ -52,7 +52,8 @@ def noise_multiplier_for_mu(
         The noise multiplier; 0 if nothing is released.
 
     Example:
-        >>> round(noise_multiplier_for_mu(1.0, sampling_probability=0.01, steps=1e4), 10)
+        >>> sigma = noise_multiplier_for_mu(1.0, sampling_probability=0.01, steps=1e4)
+        >>> round(sigma, 10)
         1.2011224088
     """
     target = _validate.positive("mu", mu)

@@ -64,7 +64,7 @@ class Nodes:
         for k in range(3, _TERMS + 1):
             binomial = binomial * (t - (k - 1)) / k
             total = total + binomial * self._moments[k - 2, split]
-        return total
+        return np.asarray(total)
 
     def line(self, c: float, step: float, start: int, count: int) -> ComplexArray:
         """K at c + i step (start, ..., start + count - 1).
@@ -72,7 +72,9 @@ class Nodes:
         The sum over nodes of exp(i (a + b) L) for all pairs of a coarse and a fine
         frequency is one matrix product, so exponentials are few.
         """
-        t = 1.0 + c + 1j * step * np.arange(start, start + count)
+        t: ComplexArray = np.asarray(
+            1.0 + c + 1j * step * np.arange(start, start + count), dtype=np.complex128
+        )
         split = self._split(float(np.abs(t[-1])))
         excess = self._series(t, split)
         if split == self._size.size:

@@ -77,7 +77,7 @@ class GaussianLoss(Loss):
 
     def line(self, c: float, step: float, start: int, count: int) -> ComplexArray:
         s = c + 1j * step * np.arange(start, start + count)
-        return s * (s + 1.0) * (self.mu**2 / 2.0)
+        return np.asarray(s * (s + 1.0) * (self.mu**2 / 2.0), dtype=np.complex128)
 
     def real(self, s: float) -> tuple[float, float, float]:
         square = self.mu**2
@@ -134,7 +134,9 @@ class MixtureLoss(Loss):
             return shift * (x - shift / 2.0)
         return np.abs(x) - np.abs(x - shift)
 
-    def _relative(self, x: Array, parts: list[tuple[float, float]]) -> tuple:
+    def _relative(
+        self, x: Array, parts: list[tuple[float, float]]
+    ) -> tuple[Array, Array]:
         """Log of the mixture over noise(x), and the mixture's excess over it."""
         log_ratio, excess = np.full(x.shape, -np.inf), np.zeros(x.shape)
         for weight, shift in parts:
@@ -382,7 +384,7 @@ class DiscreteLoss(Loss):
         s = c + 1j * step * np.arange(start, start + count)
         top = c * self.max_loss
         exponent = np.multiply.outer(s, self._loss) - top
-        return top + np.log((self._p * np.exp(exponent)).sum(axis=1))
+        return np.asarray(top + np.log((self._p * np.exp(exponent)).sum(axis=1)))
 
     def real(self, s: float) -> tuple[float, float, float]:
         exponent = np.log(self._p) + s * self._loss
