@@ -39,7 +39,19 @@ from keras_gdp.accounting.events import (
     UniformSampledGaussian,
 )
 from keras_gdp.accounting.exact.accountant import ExactAccountant
+from keras_gdp.accounting.expansions import (
+    berry_esseen_trade_off,
+    edgeworth_trade_off,
+    loss_moments,
+)
 from keras_gdp.accounting.rdp import MomentsAccountant, RDPAccountant
+from keras_gdp.accounting.trade import (
+    NoiseTrade,
+    noise_multiplier_for_mu,
+    sampling_probability_for_mu,
+    steps_for_mu,
+    trade_noise,
+)
 
 __all__ = [
     "Accountant",
@@ -51,6 +63,7 @@ __all__ = [
     "Gaussian",
     "Laplace",
     "MomentsAccountant",
+    "NoiseTrade",
     "RDPAccountant",
     "RandomizedResponse",
     "SampledGaussian",
@@ -58,15 +71,22 @@ __all__ = [
     "SelfComposed",
     "UniformSampledGaussian",
     "batch_size_for",
+    "berry_esseen_trade_off",
     "delta_from_mu",
+    "edgeworth_trade_off",
     "epsilon_from_mu",
     "log_delta_from_mu",
+    "loss_moments",
     "make_accountant",
     "max_steps",
     "mu_clt",
     "mu_from_epsilon_delta",
     "mu_uniform",
     "noise_multiplier_for",
+    "noise_multiplier_for_mu",
     "sampling_probability_for",
+    "sampling_probability_for_mu",
     "steps_for",
+    "steps_for_mu",
+    "trade_noise",
 ]

@@ -167,7 +167,7 @@ class Accountant(ABC):
     @abstractmethod
     def _delta_bounds(self, epsilon: float) -> tuple[float, float]: ...
 
-    def _changed(self) -> None:
+    def _changed(self) -> None:  # noqa: B027 - a hook that most leave empty
         """Called after the events changed; subclasses drop what they derived."""
 
     def trade_off(self, num_points: int = 200) -> "TradeOff":

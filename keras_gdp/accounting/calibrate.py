@@ -13,7 +13,7 @@ from keras_gdp import _validate
 from keras_gdp._gdp import mu_from_epsilon_delta
 from keras_gdp.accounting.accountant import Accountant, make_accountant
 from keras_gdp.accounting.events import Event, SampledGaussian
-from keras_gdp.errors import BudgetExceededError
+from keras_gdp.errors import BudgetExceededError, UnsupportedEventError
 
 __all__ = [
     "batch_size_for",
@@ -70,7 +70,7 @@ def max_steps(
     Example:
         >>> step = SampledGaussian(1.1, 256 / 60000)
         >>> max_steps(step, epsilon=3.0, delta=1e-5)
-        21698
+        21364
     """
     epsilon, delta = _target(epsilon, delta)
     base = _base(accountant, relation, history)
@@ -85,13 +85,23 @@ def max_steps(
             return -math.inf
         return math.log(spent / epsilon) if spent < math.inf else math.inf
 
-    low, high = 0, 1
-    low_gap, high_gap = -math.inf, overspend(1)
-    while high_gap <= 0.0:
+    low, high = 0, _first_guess(event, epsilon, delta, relation)
+    low_gap, high_gap = -math.inf, overspend(high)
+    while high_gap > 0.0 and high > 1:  # down to a count that fits
+        if math.isfinite(high_gap):  # epsilon grows at least like the square root
+            below = int(high * max(math.exp(-2.2 * high_gap) * 0.99, 1e-4))
+        else:
+            below = high // 100
+        below = max(1, min(below, high - 1))
+        gap = overspend(below)
+        if gap <= 0.0:
+            low, low_gap = below, gap
+            break
+        high, high_gap = below, gap
+    while high_gap <= 0.0:  # up to a count that does not fit
         low, low_gap = high, high_gap
         if high >= _MAX_STEPS:
             return _MAX_STEPS
-        # Epsilon grows at most linearly and at least like the square root.
         growth = 64.0 if low_gap == -math.inf else math.exp(-2.1 * low_gap) * 1.01
         high = min(_MAX_STEPS, max(high + 1, int(high * min(growth, 1e4))))
         high_gap = overspend(high)
@@ -113,6 +123,18 @@ def max_steps(
         else:
             high, high_gap = middle, gap
     return low
+
+
+def _first_guess(event: Event, epsilon: float, delta: float, relation: str) -> int:
+    """Steps by the central limit theorem where it has a formula, else 1."""
+    try:
+        mu = make_accountant("clt", relation).compose(event).mu  # type: ignore[attr-defined]
+    except UnsupportedEventError:
+        return 1
+    target = float(mu_from_epsilon_delta(epsilon, delta))
+    if mu <= 0.0:
+        return _MAX_STEPS
+    return int(min(max((target / mu) ** 2, 1.0), float(_MAX_STEPS)))
 
 
 def steps_for(

@@ -94,6 +94,24 @@ class Event:
             values["event"] = Event.from_dict(values["event"])
         return kind(**values)
 
+    @staticmethod
+    def from_dp_event(dp_event: Any) -> "Event":
+        """Builds the event equivalent to a `dp_accounting` event.
+
+        Args:
+            dp_event: A `dp_accounting.DpEvent`.
+
+        Returns:
+            The event.
+
+        Raises:
+            ImportError: If the package dp-accounting is not installed.
+            UnsupportedEventError: If keras_gdp has no equivalent.
+        """
+        from keras_gdp.accounting import interop
+
+        return interop.from_dp_event(dp_event)
+
     def to_dp_event(self) -> Any:
         """Returns the equivalent `dp_accounting` event.
 

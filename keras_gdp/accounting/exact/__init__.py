@@ -1,0 +1,1 @@
+"""Numerical composition of privacy losses, one idea per file."""

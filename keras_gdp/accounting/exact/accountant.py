@@ -16,7 +16,9 @@ from keras_gdp.accounting.exact.grid import GridSum
 from keras_gdp.accounting.exact.pairs import dominating_pair
 from keras_gdp.accounting.exact.release import log_delta_of_one
 from keras_gdp.accounting.exact.saddle import (
+    Saddle,
     chernoff,
+    saddle_at,
     saddle_for_delta,
     saddle_for_epsilon,
 )
@@ -26,6 +28,8 @@ __all__ = ["ExactAccountant"]
 Bounds = tuple[float, float]
 
 _TINY = 1e-300
+_GOOD_ERROR = 1e-10
+_CONTOUR_ERROR = 1e-8  # a contour whose own relative error bound is larger is refused
 
 
 class ExactAccountant(Accountant):
@@ -74,7 +78,11 @@ class ExactAccountant(Accountant):
 
     def _epsilon_bounds(self, delta: float) -> Bounds:
         low, high = 0.0, 0.0
-        for composition in self._directions():
+        compositions = self._directions()
+        # Total variation is the same in both directions and adds up over steps.
+        if compositions and compositions[0].total_variation() <= delta:
+            return 0.0, 0.0
+        for composition in compositions:
             bounds = epsilon_bounds(composition, delta, (low, high))
             low, high = max(low, bounds[0]), max(high, bounds[1])
         return low, high
@@ -102,15 +110,58 @@ def _log_delta_bounds(
     saddle = saddle_for_epsilon(composition, epsilon)
     if chernoff(composition, saddle.c, epsilon) < math.log(max(known, _TINY)) - 1e-9:
         return -math.inf, -math.inf, infinite
+    found = _contour_log_delta(composition, saddle, epsilon)
+    if found is None:
+        coarse = GridSum(composition, 0.5 * saddle.c, upper=True)
+        log_delta, rate = coarse.log_delta(epsilon), coarse.rate(epsilon)
+        near = saddle_at(composition, rate, saddle._replace(log_delta=log_delta))
+        found = _contour_log_delta(composition, near, epsilon)
+    if found is not None:
+        return *found, infinite
+    lower, upper = _grids(composition, saddle.c, epsilon, log_delta, rate)
+    return lower.log_delta(epsilon), upper.log_delta(epsilon), upper.infinite_mass
+
+
+def _contour_log_delta(
+    composition: Composition, saddle: Saddle, epsilon: float
+) -> Bounds | None:
+    """Bounds on log delta from one contour, None if it is no good there."""
     try:
         value, _, error = Contour(composition, saddle).value(epsilon)
-        if error < 1e-6:
-            return value + math.log1p(-error), value + math.log1p(error), infinite
+        if _GOOD_ERROR < error < 1e-2:  # the saddle's rough delta was too rough
+            better = Contour(composition, saddle._replace(log_delta=value))
+            value, _, error = better.value(epsilon)
     except ContourDoesNotConverge:
-        pass
-    upper = GridSum(composition, saddle.c, upper=True)
-    lower = GridSum(composition, saddle.c, upper=False)
-    return lower.log_delta(epsilon), upper.log_delta(epsilon), upper.infinite_mass
+        return None
+    if error > _CONTOUR_ERROR:
+        return None
+    return value + math.log1p(-error), value + math.log1p(error)
+
+
+def _grids(
+    composition: Composition, c: float, epsilon: float, log_delta: float, rate: float
+) -> tuple[GridSum, GridSum]:
+    """The composition on fine grids, rounded down and up.
+
+    The tilt is the local rate of delta, moved towards the saddle point until rounding
+    errors are well below delta.
+    """
+    theta = min(rate, c)
+    while theta < c and _excess(composition, theta, epsilon, log_delta) > 14.0:
+        theta = min(c, theta * 1.2)
+    cut = -_excess(composition, theta, epsilon, log_delta) - 23.0
+    lower, upper = (
+        GridSum(composition, theta, upper=side, rate=rate, log_cut=min(cut, -23.0))
+        for side in (False, True)
+    )
+    return lower, upper
+
+
+def _excess(
+    composition: Composition, theta: float, epsilon: float, log_delta: float
+) -> float:
+    """How far exp(K(theta) - theta epsilon) lies above delta, in logarithms."""
+    return composition.real(theta)[0] - theta * epsilon - log_delta
 
 
 def epsilon_bounds(composition: Composition, delta: float, known: Bounds) -> Bounds:
@@ -126,10 +177,22 @@ def epsilon_bounds(composition: Composition, delta: float, known: Bounds) -> Bou
     if composition.steps == 1:
         return _invert_closed_form(composition, target)
     saddle = saddle_for_delta(composition, target)
-    try:
-        return _invert_contour(composition, target, saddle.epsilon)
-    except ContourDoesNotConverge:
-        return _invert_grid(composition, delta, saddle.c, saddle.epsilon)
+    found = _invert_contour(composition, target, saddle.epsilon)
+    if found is not None:
+        return found
+    coarse = GridSum(composition, 0.5 * saddle.c, upper=True)
+    epsilon = _root(coarse.log_delta, target, max(2.0 * abs(saddle.epsilon), 1.0), True)
+    rate = coarse.rate(epsilon)
+    found = _invert_contour(composition, target, epsilon, rate)
+    if found is not None:
+        return found
+    lower, upper = _grids(composition, saddle.c, epsilon, target, rate)
+    top = 1.1 * epsilon + 1e-9
+    low = _root(lower.log_delta, target, top, False)
+    right = delta - upper.infinite_mass
+    if right <= 0.0:
+        return low, math.inf
+    return low, _root(upper.log_delta, math.log(right), top, True)
 
 
 def _invert_closed_form(composition: Composition, target: float) -> Bounds:
@@ -152,37 +215,31 @@ def _invert_closed_form(composition: Composition, target: float) -> Bounds:
     return _root(lower, target, top, False), _root(upper, target, top, True)
 
 
-def _invert_contour(composition: Composition, target: float, start: float) -> Bounds:
+def _invert_contour(
+    composition: Composition, target: float, start: float, rate: float | None = None
+) -> Bounds | None:
     """Newton's iteration on one contour, moved if epsilon leaves its range."""
     epsilon = max(start, 0.0)
-    for _ in range(4):
-        contour = Contour(composition, saddle_for_epsilon(composition, epsilon))
-        for _ in range(12):
+    for _ in range(8):
+        saddle = saddle_for_epsilon(composition, epsilon)
+        if rate is not None:
+            saddle = saddle_at(composition, rate, saddle)
+        try:
+            contour = Contour(composition, saddle._replace(log_delta=target))
+            for _ in range(12):
+                value, slope, error = contour.value(epsilon)
+                move = (target - value) / slope
+                epsilon = max(epsilon + move, 0.0)
+                if abs(move) <= 1e-14 * max(epsilon, 1e-3) or error > 1e-9:
+                    break
             value, slope, error = contour.value(epsilon)
-            move = (target - value) / slope
-            epsilon = max(epsilon + move, 0.0)
-            if abs(move) <= 1e-14 * max(epsilon, 1e-3) or error > 1e-9:
-                break
-        value, slope, error = contour.value(epsilon)
-        if error < 1e-9:
-            margin = 1.01 * error / -slope
+        except ContourDoesNotConverge:
+            return None
+        if error < _CONTOUR_ERROR and abs(target - value) < 1e-7:
+            margin = (1.01 * error + (target - value) ** 2) / -slope
             centre = epsilon + (target - value) / slope
             return max(0.0, centre - margin), max(0.0, centre + margin)
-    raise ContourDoesNotConverge
-
-
-def _invert_grid(
-    composition: Composition, delta: float, theta: float, start: float
-) -> Bounds:
-    upper = GridSum(composition, theta, upper=True)
-    lower = GridSum(composition, theta, upper=False)
-    top = max(2.0 * abs(start), 1.0)
-    left = delta - composition.infinite_mass
-    right = delta - upper.infinite_mass
-    low = _root(lower.log_delta, math.log(left), top, False)
-    if right <= 0.0:
-        return low, math.inf
-    return low, _root(upper.log_delta, math.log(right), top, True)
+    return None
 
 
 def _root(

@@ -9,6 +9,7 @@ from keras_gdp.accounting.events import Event
 from keras_gdp.accounting.exact.moments import Array, ComplexArray
 from keras_gdp.accounting.exact.pairs import dominating_pair
 from keras_gdp.accounting.exact.privacy_loss import GaussianLoss, Loss
+from keras_gdp.accounting.exact.release import log_delta_of_one
 
 __all__ = ["Composition", "directions"]
 
@@ -23,6 +24,8 @@ class Composition:
     def __init__(self, phases: list[tuple[Loss, int]]) -> None:
         self.phases = phases
         self.max_loss = sum(n * loss.max_loss for loss, n in phases)
+        orders = [loss.largest_order for loss, _ in phases]
+        self.largest_order = min([1e7, *orders]) / 5.0
         # 1 - prod (1 - P(L_i = inf)): this delta remains at every epsilon.
         log_finite = math.fsum(
             n * math.log1p(-loss.infinite_mass) if loss.infinite_mass < 1 else -math.inf
@@ -35,22 +38,30 @@ class Composition:
         """Number of releases."""
         return sum(n for _, n in self.phases)
 
-    def cumulant(self, s: ComplexArray) -> ComplexArray:
-        """Sum of count K(s) over the phases, imaginary part modulo 2 pi."""
-        return np.asarray(sum(n * loss.cumulant(s) for loss, n in self.phases))
+    def total_variation(self) -> float:
+        """Upper bound on delta(0): single steps' deltas add."""
+        total = self.infinite_mass
+        for loss, n in self.phases:
+            value, error = log_delta_of_one(loss, 0.0)
+            total += n * math.exp(value) * (1.0 + error)
+        return total * (1.0 + 1e-14)
+
+    def line(
+        self, c: float, step: float, start: int, count: int
+    ) -> tuple[ComplexArray, Array]:
+        """K on a vertical line, and |exp K| / exp K(c) of the losses without atoms."""
+        total = np.zeros(count, dtype=np.complex128)
+        decay = np.zeros(count)
+        for loss, n in self.phases:
+            values = n * loss.line(c, step, start, count)
+            total += values
+            if loss.smooth:
+                decay += values.real - n * loss.real(c)[0]
+        return total, np.exp(np.minimum(decay, 0.0))
 
     def rounding(self, s: float) -> float:
         """Rough size of the rounding error of the total K at real s."""
         return math.fsum(n * loss.rounding(s) for loss, n in self.phases)
-
-    def smooth_decay(self, s: ComplexArray) -> Array:
-        """|exp K(s)| / exp K(Re s) counting only losses without atoms."""
-        total = np.zeros(s.shape)
-        for loss, n in self.phases:
-            if loss.smooth:
-                at_real = loss.real(float(s.real[0]))[0]
-                total += n * (loss.cumulant(s).real - at_real)
-        return np.exp(np.minimum(total, 0.0))
 
     def real(self, s: float) -> tuple[float, float, float]:
         """K, K', K'' of the composition at real s."""

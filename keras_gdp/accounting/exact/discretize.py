@@ -48,7 +48,8 @@ class GridLoss(NamedTuple):
 def _edges(loss: Loss, step: float, tilt: float, offset: float) -> tuple[Array, int]:
     first = math.floor((loss.smallest(tilt) - offset) / step) - 1
     last = math.ceil((loss.largest(tilt) - offset) / step) + 1
-    return offset + step * np.arange(first, last + 1), first
+    edges = offset + step * np.arange(first, last + 1, dtype=np.float64)
+    return edges, first
 
 
 def _centre(loss: Loss, step: float, tilt: float) -> float:

@@ -15,9 +15,8 @@ from keras_gdp.accounting.exact.discretize import GridLoss, optimistic, pessimis
 
 __all__ = ["GridSum"]
 
-_TOLERANCE = 1e-7  # relative error of delta that the grid step aims at
-_MAX_POINTS = 2**20
-_LOG_CUT = -46.0
+_TOLERANCE = 1e-8  # relative error of delta that the grid step aims at
+_COARSE, _FINE = 2**14, 2**20
 _FACTORS = (0.03, 0.1, 0.3, 1.0, 3.0, 6.0, 9.0, 12.0, 20.0)
 _EPS = float(np.finfo(np.float64).eps)
 
@@ -27,27 +26,35 @@ class GridSum:
 
     Args:
         composition: One direction of a composition.
-        theta: The tilt, at or near the saddle point of the epsilons asked for.
+        theta: The tilt. Near -d log delta/d epsilon it costs no accuracy.
         upper: Whether to round up (an upper bound on delta) or down.
+        rate: -d log delta/d epsilon, which sets the grid step; None for a coarse
+            first look.
+        log_cut: The tilted sum is kept up to tails of exp(log_cut).
     """
 
-    def __init__(self, composition: Composition, theta: float, upper: bool) -> None:
+    def __init__(
+        self,
+        composition: Composition,
+        theta: float,
+        *,
+        upper: bool,
+        rate: float | None = None,
+        log_cut: float = -40.0,
+    ) -> None:
         self._theta, self._upper = theta, upper
         self._counts = [n for _, n in composition.phases]
-        low, high, left, right = self._window(composition)
-        floor = (high - low) / _MAX_POINTS
-        for loss, _ in composition.phases:
-            floor = max(floor, (loss.largest(theta) - loss.smallest(theta)) / 2**21)
-        # The chord adds at most step^2/4 to the variance of each loss.
-        step = math.sqrt(8.0 * _TOLERANCE / (composition.steps * theta * (theta + 1)))
-        step = max(min(step, (high - low) / 4096.0), floor)
-        exact = composition.real(theta)[0]
-        while True:
-            grids = self._discretize(composition, step)
-            log_moment = self._log_moment(grids, theta)
-            if step <= floor or abs(log_moment - exact) <= _TOLERANCE:
-                break
-            step = max(step / 4.0, floor)
+        low, high, left, right = self._window(composition, log_cut)
+        ranges = [
+            loss.largest(theta) - loss.smallest(theta) for loss, _ in composition.phases
+        ]
+        points = _COARSE if rate is None else _FINE
+        floor = max((high - low) / points, max(ranges) / (2 * points))
+        if rate is None:
+            step, grids = floor, self._discretize(composition, floor)
+        else:
+            step, grids = self._refine(composition, rate, (high - low) / 4096.0, floor)
+        log_moment = self._log_moment(grids, theta)
         self._log_moment_theta = log_moment
         self.infinite_mass = -math.expm1(
             math.fsum(
@@ -62,8 +69,28 @@ class GridSum:
         self._outside = outside
         self._convolve(grids, step, low, high)
 
-    def _window(self, composition: Composition) -> tuple[float, float, float, float]:
-        """Interval of the tilted sum up to exp(_LOG_CUT), and the Chernoff shifts."""
+    def _refine(
+        self, composition: Composition, rate: float, step: float, floor: float
+    ) -> tuple[float, list[GridLoss]]:
+        """A step so fine that rounding moves log delta by about _TOLERANCE.
+
+        Rounding multiplies delta by about exp(K_grid(s) - K(s)) at s = `rate`.
+        """
+        exact = composition.real(rate)[0]
+        # The chord adds step^2/6 to the variance of each loss, at most step^2/4.
+        smooth = math.sqrt(8.0 * _TOLERANCE / (composition.steps * rate * (rate + 1)))
+        step = max(min(step, smooth), floor)
+        while True:
+            grids = self._discretize(composition, step)
+            moved = abs(self._log_moment(grids, rate) - exact)
+            if step <= floor or moved <= _TOLERANCE:
+                return step, grids
+            step = max(step / (2.0 if moved < 4.0 * _TOLERANCE else 8.0), floor)
+
+    def _window(
+        self, composition: Composition, log_cut: float
+    ) -> tuple[float, float, float, float]:
+        """Interval of the tilted sum up to exp(log_cut), and the Chernoff shifts."""
         k0, k1, k2 = composition.real(self._theta)
         deviation = math.sqrt(max(k2, 1e-300))
         ends, shifts = [], []
@@ -73,11 +100,11 @@ class GridSum:
                 d = sign * factor / deviation
                 if self._theta + d > -0.9 and abs(d) < 1e6:
                     k = composition.real(self._theta + d)[0]
-                    best = min(best, ((k - k0 - d * k1 - _LOG_CUT) / abs(d), d))
+                    best = min(best, ((k - k0 - d * k1 - log_cut) / abs(d), d))
             if best[0] == math.inf:
                 d = -0.5 * (self._theta + 0.9)
                 k = composition.real(self._theta + d)[0]
-                best = ((k - k0 - d * k1 - _LOG_CUT) / abs(d), d)
+                best = ((k - k0 - d * k1 - log_cut) / abs(d), d)
             ends.append(k1 + sign * best[0])
             shifts.append(best[1])
         return ends[0], ends[1], shifts[0], shifts[1]
@@ -118,6 +145,10 @@ class GridSum:
     def log_delta(self, epsilon: float) -> float:
         """Log of the bound on delta(epsilon), without the mass at infinity."""
         theta = self._theta
+        if epsilon >= self._losses[-1]:
+            # Nothing but the tail: Chernoff's bound, or nothing for the lower side.
+            tail = math.log(self._outside + 1e-26) + self._log_moment_theta
+            return tail - theta * epsilon if self._upper else -math.inf
         first = int(np.searchsorted(self._losses, epsilon, "right"))
         last = int(np.searchsorted(self._losses, epsilon + 60.0 / theta, "right"))
         gap = self._losses[first:last] - epsilon
@@ -129,3 +160,9 @@ class GridSum:
         if total <= 0.0:
             return -math.inf
         return math.log(total) + self._log_moment_theta - theta * epsilon
+
+    def rate(self, epsilon: float) -> float:
+        """-d log delta/d epsilon, roughly."""
+        span = max(4.0 * self._step, 1e-3 * epsilon)
+        fall = self.log_delta(epsilon) - self.log_delta(epsilon + span)
+        return min(max(fall / span, 1e-3), 10.0 * self._theta)

@@ -12,7 +12,6 @@ steps afterwards. Nodes with small |t u| enter through the moments E_Q[u^k] and 
 binomial series, which costs nothing per s; the others one exponential each.
 """
 
-import dataclasses
 import math
 
 import numpy as np
@@ -26,74 +25,104 @@ _SMALL_U = 0.05
 _SMALL_TU = 0.5
 
 
-@dataclasses.dataclass(frozen=True)
 class Nodes:
     """A discrete measure that integrates smooth functions of the loss under Q.
 
     Args:
         log_q: Logarithms of the weights under Q.
-        u: dP/dQ - 1 at the nodes (`inf` where it overflows).
+        u: dP/dQ - 1 at the nodes.
         loss: log(dP/dQ) at the nodes.
     """
 
-    log_q: Array
-    u: Array
-    loss: Array
+    def __init__(self, log_q: Array, u: Array, loss: Array) -> None:
+        order = np.argsort(np.abs(u))
+        self._log_q, u, self._loss = log_q[order], u[order], loss[order]
+        self._size = np.abs(u)
+        self._q = np.exp(self._log_q)
+        self._linear = np.exp(self._log_q + self._loss) - self._q
+        # Row k - 2 holds E_Q[u^k] over the nodes before each position.
+        near = u[: np.searchsorted(self._size, _SMALL_U, "right")]
+        powers = np.cumprod(np.broadcast_to(near, (_TERMS, near.size)), axis=0)
+        moments = np.cumsum(powers[1:] * self._q[: near.size], axis=1)
+        self._moments = np.hstack([np.zeros((_TERMS - 1, 1)), moments])
+        self._tail_q = np.cumsum(self._q[::-1])[::-1]
+        self._tail_linear = np.cumsum(self._linear[::-1])[::-1]
 
-    def cumulant(self, s: ComplexArray) -> ComplexArray:
-        """K at complex s (one-dimensional array), imaginary part modulo 2 pi."""
-        t = 1.0 + s
-        bound = float(np.max(np.abs(t)))
-        small = np.abs(self.u) <= min(_SMALL_U, _SMALL_TU / max(bound, 1e-300))
-        excess = np.zeros(t.shape, dtype=np.complex128)
-        if small.any():
-            u = self.u[small]
-            power = np.exp(self.log_q[small]) * u
-            binomial = t.copy()
-            for k in range(2, _TERMS + 1):
-                power = power * u
-                binomial = binomial * (t - (k - 1)) / k
-                excess += binomial * power.sum()
-        log_q, loss = self.log_q[~small], self.loss[~small]
-        if log_q.size == 0:
-            return _log1p(excess)
-        q = np.exp(log_q)
-        linear = np.exp(log_q + loss) - q
-        peak = float(np.max(log_q + np.max(t.real) * loss))
-        top = max(peak, 0.0) if peak > 30.0 else 0.0
-        scale = np.exp(-top)
-        exponent = np.multiply.outer(t, loss)
-        exponent += log_q - top
-        total = np.exp(exponent, out=exponent).sum(axis=1)
-        excess = scale * (excess - q.sum() - t * linear.sum()) + total
-        if top == 0.0:
-            return _log1p(excess)
-        return top + np.log(scale + excess)
+    def measure(self) -> tuple[Array, Array]:
+        """Weights under Q and losses of the nodes."""
+        return self._q, self._loss
 
-    def rounding(self, s: float) -> float:
-        """Rough size of the rounding error of K at real s."""
-        t = 1.0 + s
-        small = np.abs(self.u) <= min(_SMALL_U, _SMALL_TU / t)
-        log_q, loss = self.log_q[~small], self.loss[~small]
-        if log_q.size == 0:
-            return 1e-17
-        value = float(self.cumulant(np.array([s + 0j]))[0].real)
-        size = np.exp(log_q + t * loss - value) * (1.0 + np.abs(t * loss))
-        rest = np.exp(log_q) + t * np.abs(np.exp(log_q + loss) - np.exp(log_q))
-        return 4e-16 * float(size.sum() + math.exp(-value) * rest.sum())
+    def _split(self, largest_t: float) -> int:
+        """Position of the first node too large for the binomial series."""
+        bound = min(_SMALL_U, _SMALL_TU / max(largest_t, 1e-300))
+        return int(np.searchsorted(self._size, bound, "right"))
+
+    def _series(self, t: ComplexArray, split: int) -> ComplexArray:
+        """E_Q[(1 + u)^t - 1 - t u] over the nodes before `split`."""
+        binomial = t * (t - 1.0) / 2.0
+        total = binomial * self._moments[0, split]
+        for k in range(3, _TERMS + 1):
+            binomial = binomial * (t - (k - 1)) / k
+            total = total + binomial * self._moments[k - 2, split]
+        return np.asarray(total)
+
+    def line(self, c: float, step: float, start: int, count: int) -> ComplexArray:
+        """K at c + i step (start, ..., start + count - 1).
+
+        The sum over nodes of exp(i (a + b) L) for all pairs of a coarse and a fine
+        frequency is one matrix product, so exponentials are few.
+        """
+        t: ComplexArray = np.asarray(
+            1.0 + c + 1j * step * np.arange(start, start + count), dtype=np.complex128
+        )
+        split = self._split(float(np.abs(t[-1])))
+        excess = self._series(t, split)
+        if split == self._size.size:
+            return _log1p(excess)
+        loss = self._loss[split:]
+        exponent = self._log_q[split:] + (1.0 + c) * loss
+        peak = float(exponent.max())
+        top = peak if peak > 30.0 else 0.0
+        fine = math.isqrt(count - 1) + 1
+        coarse = -(-count // fine)
+        weight = np.exp(exponent - top)
+        offsets = step * (start + fine * np.arange(coarse))
+        left = np.exp(1j * np.multiply.outer(offsets, loss)) * weight
+        right = np.exp(1j * step * np.multiply.outer(loss, np.arange(fine)))
+        total = (left @ right).ravel()[:count]
+        rest = self._tail_q[split] + t * self._tail_linear[split]
+        scale = math.exp(-top)
+        excess = scale * (excess - rest) + total
+        return _log1p(excess) if top == 0.0 else top + np.log(scale + excess)
 
     def real(self, s: float) -> tuple[float, float, float]:
         """K, K' and K'' at real s."""
         t = 1.0 + s
-        exponent = self.log_q + t * self.loss
-        top = float(exponent.max())
+        exponent = self._log_q + t * self._loss
+        top = max(float(exponent.max()), 0.0)
         weight = np.exp(exponent - top)
-        mass = weight.sum()
-        weight /= mass
-        mean = float(weight @ self.loss)
-        variance = float(weight @ (self.loss - mean) ** 2)
-        value = float(self.cumulant(np.array([s + 0j]))[0].real)
-        return value, mean, variance
+        mass = float(weight.sum())
+        mean = float(weight @ self._loss) / mass
+        second = float(weight @ (self._loss * self._loss)) / mass
+        if top > 30.0:
+            return top + math.log(mass), mean, second - mean * mean
+        split = self._split(t)
+        excess = float(self._series(np.array(t + 0j), split).real)
+        if split < self._size.size:
+            excess += math.exp(top) * float(weight[split:].sum())
+            excess -= self._tail_q[split] + t * self._tail_linear[split]
+        return math.log1p(excess), mean, max(second - mean * mean, 1e-300)
+
+    def rounding(self, s: float) -> float:
+        """Rough size of the rounding error of K at real s."""
+        t = 1.0 + s
+        split = self._split(t)
+        if split == self._size.size:
+            return 1e-17
+        loss, value = self._loss[split:], self.real(s)[0]
+        size = np.exp(self._log_q[split:] + t * loss - value) * (1.0 + np.abs(t * loss))
+        rest = self._q[split:] + t * np.abs(self._linear[split:])
+        return 4e-16 * float(size.sum() + math.exp(-value) * rest.sum())
 
 
 def _log1p(z: ComplexArray) -> ComplexArray:

@@ -2,7 +2,7 @@
 
 Each class describes an ordered pair (P, Q) of output distributions that dominates
 one release in one direction. L = log dP/dQ under P is its privacy loss. A loss
-offers its cumulant K(s) = log E_P[exp(s L)] (for the contour path, RDP and saddle
+offers its cumulants K(s) = log E_P[exp(s L)] (for the contour path, RDP and saddle
 points) and the masses of P and Q between thresholds of L (for the grid path).
 
 Why one-dimensional pairs suffice. Given a batch with j of the k records in which
@@ -33,10 +33,11 @@ class Loss(ABC):
     smooth: bool = True  # False: the loss has atoms, its transform need not decay
     infinite_mass: float = 0.0  # P(L = inf)
     max_loss: float = math.inf  # largest finite value of L
+    largest_order: float = math.inf  # up to which s the cumulant can be computed
 
     @abstractmethod
-    def cumulant(self, s: ComplexArray) -> ComplexArray:
-        """K(s) on a vertical line Re s = c, imaginary part modulo 2 pi."""
+    def line(self, c: float, step: float, start: int, count: int) -> ComplexArray:
+        """K at c + i step (start, ..., start + count - 1), modulo 2 pi i."""
 
     @abstractmethod
     def real(self, s: float) -> tuple[float, float, float]:
@@ -74,8 +75,9 @@ class GaussianLoss(Loss):
     def __init__(self, mu: float) -> None:
         self.mu = mu
 
-    def cumulant(self, s: ComplexArray) -> ComplexArray:
-        return s * (s + 1.0) * (self.mu**2 / 2.0)
+    def line(self, c: float, step: float, start: int, count: int) -> ComplexArray:
+        s = c + 1j * step * np.arange(start, start + count)
+        return np.asarray(s * (s + 1.0) * (self.mu**2 / 2.0), dtype=np.complex128)
 
     def real(self, s: float) -> tuple[float, float, float]:
         square = self.mu**2
@@ -115,6 +117,7 @@ class MixtureLoss(Loss):
         self.p, self.q, self.noise = p, q, noise
         self.smooth = noise == "gaussian"
         self._a = max(shift for _, shift in p)
+        self.largest_order = 1e5 / self._a if self._a > 0 else math.inf
         self._b = min(shift for _, shift in q)
         self._nodes: dict[tuple[int, int], Nodes] = {}
         if noise == "laplace":
@@ -131,7 +134,9 @@ class MixtureLoss(Loss):
             return shift * (x - shift / 2.0)
         return np.abs(x) - np.abs(x - shift)
 
-    def _relative(self, x: Array, parts: list[tuple[float, float]]) -> tuple:
+    def _relative(
+        self, x: Array, parts: list[tuple[float, float]]
+    ) -> tuple[Array, Array]:
         """Log of the mixture over noise(x), and the mixture's excess over it."""
         log_ratio, excess = np.full(x.shape, -np.inf), np.zeros(x.shape)
         for weight, shift in parts:
@@ -174,8 +179,9 @@ class MixtureLoss(Loss):
 
     def support(self, t: float) -> tuple[float, float]:
         """Where Q, or r^t Q, is not negligible."""
-        low, high = self._b - 14.0, self._a + 14.0 + max(t, 1.0) * (self._a - self._b)
-        x = np.linspace(low, high, 2001)
+        # r^t Q sits around t a where P ~ N(a) and Q ~ N(0) rule the ratio.
+        low, high = self._b - 14.0, 14.0 + max(t, 1.0) * self._a
+        x = np.linspace(low, high, int(min(2000.0 + 4.0 * (high - low), 1e6)))
         log_q, _, loss = self.ratio(x)
         size = self.log_noise(x) + log_q + np.maximum(0.0, t * loss)
         kept = np.flatnonzero(size > _LOG_TINY)
@@ -226,9 +232,9 @@ class MixtureLoss(Loss):
     def rounding(self, s: float) -> float:
         return self.nodes(1.0 + s, 1.0).rounding(s)
 
-    def cumulant(self, s: ComplexArray) -> ComplexArray:
-        t, frequency = 1.0 + float(s.real.max()), float(np.abs(s.imag).max())
-        return self.nodes(t, frequency).cumulant(s)
+    def line(self, c: float, step: float, start: int, count: int) -> ComplexArray:
+        nodes = self.nodes(1.0 + c, step * (start + count))
+        return nodes.line(c, step, start, count)
 
     def real(self, s: float) -> tuple[float, float, float]:
         return self.nodes(1.0 + s, 1.0).real(s)
@@ -249,12 +255,13 @@ class MixtureLoss(Loss):
             low, high = self.support(1.0 + tilt)
         else:
             low, high = self._b, self._a
-        table = np.linspace(low, high, 20001)
+        size = 20001 if edges.size > 100 else 2001
+        table = np.linspace(low, high, size)
         losses = np.maximum.accumulate(self.loss(table))
         below, above = edges < losses[0], edges >= losses[-1]
         inside = ~(below | above)
         target = edges[inside]
-        index = np.clip(np.searchsorted(losses, target, "right") - 1, 0, 19999)
+        index = np.clip(np.searchsorted(losses, target, "right") - 1, 0, size - 2)
         left, right = table[index], table[index + 1]
         x = np.interp(target, losses, table)
         for _ in range(3):
@@ -290,8 +297,9 @@ class UniformLoss(Loss):
 
     def __init__(self, mu: float, p: float) -> None:
         self._pair = MixtureLoss([(1.0 - p, 0.0), (p, mu)], [(1.0, 0.0)])
+        self.largest_order = self._pair.largest_order
         self._start = mu / 2.0
-        self._atom = (1.0 - p) * math.erf(mu / 2.0 / math.sqrt(2.0))
+        self.atom = (1.0 - p) * math.erf(mu / 2.0 / math.sqrt(2.0))
         self._nodes: dict[tuple[int, int], Nodes] = {}
 
     def _build(self, t: float, frequency: float) -> Nodes:
@@ -319,14 +327,14 @@ class UniformLoss(Loss):
     def rounding(self, s: float) -> float:
         return self.nodes(1.0 + s, 1.0).rounding(s)
 
-    def cumulant(self, s: ComplexArray) -> ComplexArray:
-        t, frequency = 1.0 + float(s.real.max()), float(np.abs(s.imag).max())
-        return self.nodes(t, frequency).cumulant(s)
+    def line(self, c: float, step: float, start: int, count: int) -> ComplexArray:
+        nodes = self.nodes(1.0 + c, step * (start + count))
+        return nodes.line(c, step, start, count)
 
     def real(self, s: float) -> tuple[float, float, float]:
         value, mean, second = self.nodes(1.0 + s, 1.0).real(s)
         # The atom at zero carries mass but no cumulant excess.
-        share = 1.0 - self._atom * math.exp(-value)
+        share = 1.0 - self.atom * math.exp(-value)
         square = share * (second + mean * mean)
         return value, share * mean, square - (share * mean) ** 2
 
@@ -348,8 +356,8 @@ class UniformLoss(Loss):
         mirrored_q, mirrored_p, mirrored_miss = half(-edges[::-1])
         p, q = p + mirrored_p[::-1], q + mirrored_q[::-1]
         cell = int(np.searchsorted(edges, 0.0, "left"))
-        p[cell] += self._atom
-        q[cell] += self._atom
+        p[cell] += self.atom
+        q[cell] += self.atom
         return p, q, max(miss, mirrored_miss)
 
 
@@ -372,10 +380,11 @@ class DiscreteLoss(Loss):
         self._q = np.array([item[2] for item in finite])
         self.max_loss = float(self._loss.max(initial=-math.inf))
 
-    def cumulant(self, s: ComplexArray) -> ComplexArray:
-        top = float(np.max(s.real)) * self.max_loss
+    def line(self, c: float, step: float, start: int, count: int) -> ComplexArray:
+        s = c + 1j * step * np.arange(start, start + count)
+        top = c * self.max_loss
         exponent = np.multiply.outer(s, self._loss) - top
-        return top + np.log((self._p * np.exp(exponent)).sum(axis=1))
+        return np.asarray(top + np.log((self._p * np.exp(exponent)).sum(axis=1)))
 
     def real(self, s: float) -> tuple[float, float, float]:
         exponent = np.log(self._p) + s * self._loss

@@ -10,13 +10,19 @@ few-per-cent estimate of delta.
 """
 
 import math
+from collections.abc import Callable
 from typing import NamedTuple
 
 from keras_gdp.accounting.exact.composition import Composition
 
-__all__ = ["Saddle", "chernoff", "saddle_for_delta", "saddle_for_epsilon"]
-
-_LARGEST = 1e7
+__all__ = [
+    "Saddle",
+    "chernoff",
+    "log_kappa",
+    "saddle_at",
+    "saddle_for_delta",
+    "saddle_for_epsilon",
+]
 
 
 class Saddle(NamedTuple):
@@ -41,46 +47,75 @@ def _at(composition: Composition, c: float) -> Saddle:
 def _scale(composition: Composition) -> float:
     """A first abscissa: one over the loss's standard deviation, roughly."""
     variance = composition.real(0.5)[2]
-    return min(max(1.0 / math.sqrt(max(variance, 1e-20)), 1e-6), 1e6)
+    scale = 1.0 / math.sqrt(max(variance, 1e-20))
+    return min(max(scale, 1e-6), composition.largest_order / 3.0)
 
 
-def saddle_for_epsilon(composition: Composition, epsilon: float) -> Saddle:
-    """Saddle at a given epsilon; c is capped where delta is 0 for all purposes."""
-    low = high = math.log(_scale(composition))
-    while _at(composition, math.exp(high)).epsilon < epsilon:
-        low, high = high, high + 1.0
-        if math.exp(high) > _LARGEST:
-            return _at(composition, _LARGEST)._replace(epsilon=epsilon)
-    while low > -40.0 and _at(composition, math.exp(low)).epsilon > epsilon:
-        low, high = low - 1.0, low
-    best = _bisect(composition, low, high, lambda point: point.epsilon < epsilon)
-    k0 = composition.real(best.c)[0]
-    log_delta = k0 - best.c * epsilon - math.log(best.c) - math.log1p(best.c)
-    log_delta -= 0.5 * math.log(2.0 * math.pi * best.curvature)
-    return best._replace(epsilon=epsilon, log_delta=log_delta)
+def saddle_for_epsilon(
+    composition: Composition, epsilon: float, start: float = 0.0
+) -> Saddle:
+    """Saddle at a given epsilon; c is capped where delta is 0 for all purposes.
+
+    Args:
+        composition: One direction of a composition.
+        epsilon: Any real number.
+        start: A first guess of c, 0 for none.
+    """
+
+    def gap(point: Saddle) -> tuple[float, float, float]:
+        tolerance = 0.1 * math.sqrt(point.curvature)  # 0.005 in psi
+        return point.epsilon - epsilon, point.c * point.curvature, tolerance
+
+    point = _newton(composition, start or _scale(composition), gap)
+    return _at_epsilon(point, epsilon)
 
 
 def saddle_for_delta(composition: Composition, log_delta: float) -> Saddle:
     """Saddle whose rough delta is the given one."""
-    low = high = math.log(_scale(composition))
-    while _at(composition, math.exp(high)).log_delta > log_delta:
-        low, high = high, high + 1.0
-        if math.exp(high) > _LARGEST:
-            return _at(composition, _LARGEST)
-    while low > -40.0 and _at(composition, math.exp(low)).log_delta < log_delta:
-        low, high = low - 1.0, low
-    return _bisect(composition, low, high, lambda point: point.log_delta > log_delta)
+
+    def gap(point: Saddle) -> tuple[float, float, float]:
+        slope = point.c * point.c * point.curvature
+        return log_delta - point.log_delta, slope + 0.5, 0.05
+
+    return _newton(composition, 3.0 * _scale(composition), gap)
 
 
-def _bisect(composition, low, high, is_left):  # type: ignore[no-untyped-def]
-    """Halves [low, high] (log c); a per cent is plenty, the saddle is flat."""
-    while high - low > 0.03:
-        middle = 0.5 * (low + high)
-        if is_left(_at(composition, math.exp(middle))):
-            low = middle
+def _newton(
+    composition: Composition,
+    start: float,
+    gap: Callable[[Saddle], tuple[float, float, float]],
+) -> Saddle:
+    """Root of an increasing gap in log c, roughly: the saddle is flat.
+
+    `gap` returns its value, its slope in log c, and the tolerance.
+    """
+    low, high = math.log(1e-12), math.log(composition.largest_order)
+    y = min(math.log(start), high)
+    for trial in range(100):
+        point = _at(composition, math.exp(y))
+        value, slope, tolerance = gap(point)
+        if value < 0.0:
+            low = y
         else:
-            high = middle
-    return _at(composition, math.exp(0.5 * (low + high)))
+            high = y
+        if abs(value) <= tolerance or high - low < 1e-13:
+            break
+        y = y + min(max(-value / slope, -2.0), 2.0)
+        if not low < y < high or trial > 12:
+            y = 0.5 * (low + high)
+    return point
+
+
+def _at_epsilon(point: Saddle, epsilon: float) -> Saddle:
+    """The point used for an epsilon that is only nearly its own."""
+    log_delta = point.log_delta + point.c * (point.epsilon - epsilon)
+    return point._replace(epsilon=epsilon, log_delta=log_delta)
+
+
+def saddle_at(composition: Composition, c: float, near: Saddle) -> Saddle:
+    """Another abscissa for the epsilon and log delta of a saddle."""
+    point = _at(composition, c)
+    return point._replace(epsilon=near.epsilon, log_delta=near.log_delta)
 
 
 def chernoff(composition: Composition, c: float, epsilon: float) -> float:
