@@ -278,8 +278,8 @@ class PrivacyBudget(keras.callbacks.Callback):
         if remaining < 1:
             spent = self.spent() if steps else 0.0
             raise BudgetExceededError(
-                f"The budget epsilon={self.epsilon:g} at delta={self.delta:g} allows no "
-                f"further step: {steps} private steps have spent epsilon={spent:.4g} "
+                f"The budget epsilon={self.epsilon:g} at delta={self.delta:g} allows "
+                f"no further step: {steps} private steps have spent {spent:.4g} "
                 f"({self.accountant} accountant). Train with a larger budget, a larger "
                 "`noise_multiplier` or a smaller sampling probability."
             )

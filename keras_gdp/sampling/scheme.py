@@ -104,7 +104,7 @@ class Sampling:
         if self.kind == "shuffle":
             return (
                 f"the {self.num_examples} examples are split into batches of "
-                f"{self.batch_size:g}, so that each is used once per pass; shuffling is "
-                "not credited with any amplification"
+                f"{self.batch_size:g}, so that each is used once per pass; no "
+                "amplification is claimed for shuffling"
             )
         return "unknown: every step is charged as if it had used every example"

@@ -2,7 +2,8 @@
 
 Tested with Keras 3.15 on TensorFlow 2.21. Names used: `Model._loss_tracker`,
 `Model._compile_loss`, `CompileLoss._metrics`, `Model._compute_loss`,
-`Model._call_has_training_arg`, `Model._symbolic_build`, `Layer._flatten_layers`, tensors' `_keras_mask`,
+`Model._call_has_training_arg`, `Model._symbolic_build`,
+`Layer._flatten_layers`, tensors' `_keras_mask`,
 `LossScaleOptimizer.inner_optimizer`, `Variable.overwrite_with_gradient`.
 """
 
