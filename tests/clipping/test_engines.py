@@ -69,7 +69,13 @@ def flat(arrays):
     return np.concatenate([np.ravel(a) for a in arrays]).astype("float64")
 
 
-CASES = [(engine, name) for name in ZOO for engine in ENGINES]
+# Losses that layers add are known for a whole batch only.
+CASES = [
+    (engine, name)
+    for name in ZOO
+    for engine in ENGINES
+    if (engine, name) != ("bookkeeping", "with_activity_loss")
+]
 
 
 @pytest.mark.parametrize(("engine", "name"), CASES)
