@@ -4,6 +4,7 @@ from keras_gdp.clipping.engines import (
     BookkeepingEngine,
     Engine,
     LoopEngine,
+    ReweightEngine,
     VectorizedEngine,
 )
 from keras_gdp.clipping.objective import Objective
@@ -18,5 +19,6 @@ __all__ = [
     "Flat",
     "LoopEngine",
     "Objective",
+    "ReweightEngine",
     "VectorizedEngine",
 ]

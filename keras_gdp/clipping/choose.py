@@ -10,6 +10,7 @@ from keras_gdp.clipping.engines import (
     BookkeepingEngine,
     Engine,
     LoopEngine,
+    ReweightEngine,
     VectorizedEngine,
 )
 from keras_gdp.clipping.isolation import isolation_problem
@@ -18,7 +19,8 @@ from keras_gdp.errors import UnsupportedLayerError
 __all__ = ["ENGINES", "choose_engine"]
 
 ENGINES: dict[str, type[Engine]] = {
-    engine.name: engine for engine in (BookkeepingEngine, VectorizedEngine, LoopEngine)
+    engine.name: engine
+    for engine in (BookkeepingEngine, ReweightEngine, VectorizedEngine, LoopEngine)
 }
 
 # Stacked per-example gradients beyond this many entries fall out of the processor's
@@ -45,17 +47,26 @@ def choose_engine(name, strategy, physical_batch_size, objective, row_specs):
     if name != "auto":
         engine = ENGINES[name](strategy, physical_batch_size)
         if engine.needs_isolation:
-            problem = run_aside(isolation_problem, engine, objective, row_specs)
+            # The bookkeeping pass alone sees variables used outside of their layer.
+            problem = run_aside(
+                isolation_problem, BookkeepingEngine(strategy), objective, row_specs
+            )
+            if not problem and name != BookkeepingEngine.name:
+                problem = run_aside(
+                    isolation_problem, ENGINES[name](strategy), objective, row_specs
+                )
             if problem:
                 raise UnsupportedLayerError(
                     f"clipping={name!r} cannot be used with this model: {problem}. "
                     "Use clipping='auto', which picks an engine that can."
                 )
         return engine, "chosen explicitly"
-    fast = BookkeepingEngine(strategy, physical_batch_size)
+    fast = BookkeepingEngine(strategy)
     problem = run_aside(isolation_problem, fast, objective, row_specs)
     if not problem:
-        return fast, "every layer has a rule, and examples do not affect each other"
+        return BookkeepingEngine(
+            strategy, physical_batch_size
+        ), "every layer has a rule, and examples do not affect each other"
     engine, reason = _slow_engine(strategy, physical_batch_size, objective, row_specs)
     return engine, f"{reason}; bookkeeping is not possible: {problem}"
 

@@ -65,18 +65,30 @@ _NOT_FINITE = "its gradients on made-up rows are not finite, so it cannot be che
 
 
 def _difference(engine, objective, rows):
-    present = tf.ones([_DISTINCT], tf.bool)
-    alone = LoopEngine(engine.strategy).clip(objective, rows, present)
+    alone = LoopEngine(engine.strategy).clip(
+        objective, rows, tf.ones([_DISTINCT], tf.bool)
+    )
     repeated = tf.nest.map_structure(
         lambda leaf: None if leaf is None else tf.gather(leaf, _PATTERN), rows
     )
-    together = engine.clip(objective, repeated, tf.ones([len(_PATTERN)], tf.bool))
-    tolerance = _TOLERANCE[keras.backend.standardize_dtype(_compute_dtype(objective))]
-    expected = [tf.gather(t, _PATTERN) for t in [alone.losses, *alone.outputs]]
+    # Each distinct row is present once; the others are only there as company.
+    present = tf.range(len(_PATTERN)) < _DISTINCT
+
+    # Compiled, as in training: some models are recorded eagerly only.
+    @tf.function(autograph=False)
+    def clip():
+        return engine.clip(objective, repeated, present)
+
+    together = clip()
     if not _finite(alone.squared_norms, alone.losses):
         return _NOT_FINITE
-    for one, other in zip(expected, [together.losses, *together.outputs], strict=True):
-        if not _close(one, other, tolerance):
+    tolerance = _TOLERANCE[_compute_dtype(objective)]
+    for one, other in zip(
+        [alone.losses, *alone.outputs],
+        [together.losses, *together.outputs],
+        strict=True,
+    ):
+        if not _close(tf.gather(one, _PATTERN), other, tolerance):
             return (
                 "an example's loss or prediction depends on the other examples of "
                 "its batch"
@@ -87,12 +99,8 @@ def _difference(engine, objective, rows):
             "an example's gradient depends on the other examples of its batch, or is "
             "not covered by the layer rules"
         )
-    whole = LoopEngine(engine.strategy).clip(
-        objective, rows, tf.constant([True, True, True])
-    )
-    first = engine.clip(objective, rows, present)
-    scale = max(float(tf.reduce_max(tf.abs(g))) for g in whole.gradients)
-    for one, other in zip(whole.gradients, first.gradients, strict=True):
+    scale = max(float(tf.reduce_max(tf.abs(g))) for g in alone.gradients)
+    for one, other in zip(alone.gradients, together.gradients, strict=True):
         if not _close(one, other, tolerance, scale):
             return "its clipped sum differs from that of one example at a time"
     return ""

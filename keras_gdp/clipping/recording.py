@@ -173,6 +173,31 @@ class Recording:
                     found[index].append(contribution())
         return [combine(parts) if parts else None for parts in found]
 
+    @property
+    def half_precision(self):
+        """Whether a tapped tensor has less than 32 bits."""
+        return any(tensor.dtype.size < 4 for tensor, _ in self._taps)
+
+    def gradients(self, losses, factors, scale):
+        """Returns the gradients of the losses weighed by constant factors, dense.
+
+        Args:
+            losses: Per-example losses of the recorded pass, which held nothing.
+            factors: Tensor of shape (batch,).
+            scale: As for `contributions`.
+        """
+        factors = tf.cast(factors, losses.dtype)
+        with self.tape:
+            kept = tf.where(factors > 0, losses, tf.zeros([], losses.dtype))
+            total = tf.reduce_sum(kept * factors * tf.cast(scale, losses.dtype))
+        gradients = self.tape.gradient(
+            total,
+            self._objective.variables,
+            unconnected_gradients=tf.UnconnectedGradients.ZERO,
+        )
+        gradients = [tf.convert_to_tensor(gradient) for gradient in gradients]
+        return [g / tf.cast(scale, g.dtype) for g in gradients]
+
     def _check_outside(self, gradients):
         for variable, gradient in zip(
             self._objective.variables, gradients, strict=False

@@ -5,6 +5,7 @@ import tensorflow as tf
 
 from keras_gdp.clipping import Flat
 from keras_gdp.clipping.choose import choose_engine
+from keras_gdp.clipping.recording import plan_units
 from keras_gdp.errors import PrivacyError
 from keras_gdp.training import _keras
 from keras_gdp.training.objective import model_objective
@@ -62,13 +63,16 @@ def explain_clipping(model, optimizer=None, *, batch=None) -> str:
         f"Engine: {engine.name} ({reason}).",
         f"Clipping: {strategy.describe()}.",
     ]
+    how = {}
+    if engine.needs_isolation:
+        how = {id(unit.layer): unit.rule.text for unit in plan_units(objective)}
     for layer in _keras.layers_of(model):
         weights = [v for v in layer.trainable_variables if _owned_by(layer, v)]
         if weights:
             size = sum(v.value.shape.num_elements() for v in weights)
             lines.append(
                 f"  {layer.name} ({type(layer).__name__}): {size} weights, "
-                f"{_HOW[engine.name]}"
+                f"{how.get(id(layer)) or _HOW.get(engine.name) or 'inside a layer above'}"
             )
     frozen = sum(v.value.shape.num_elements() for v in model.non_trainable_variables)
     if frozen:

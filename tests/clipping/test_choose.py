@@ -16,6 +16,7 @@ L = keras.layers
 
 def choice(model, name="auto", loss="mse", x=None, y=None):
     model.compile(loss=loss, optimizer="sgd")
+    model._symbolic_build(data_batch=(x, y, None))
     objective, _ = model_objective(model)
     specs = keras.tree.map_structure(
         lambda a: tf.TensorSpec([None, *a.shape[1:]], tf.as_dtype(a.dtype)), (x, y)

@@ -7,7 +7,7 @@ from keras_gdp.clipping.objective import num_rows
 from keras_gdp.clipping.recording import Recording
 from keras_gdp.clipping.result import ClippedSum
 
-__all__ = ["BookkeepingEngine", "squared_norms_of"]
+__all__ = ["BookkeepingEngine", "squared_norms_of", "weighted_sums_of"]
 
 
 class BookkeepingEngine(Engine):
@@ -32,16 +32,7 @@ class BookkeepingEngine(Engine):
         factors = self.strategy.factors(squared_norms)
         factors = factors * tf.cast(present, tf.float32)[:, None]
         factors = tf.broadcast_to(factors, tf.shape(squared_norms))
-        sums = [
-            _zeros(variable)
-            if contribution is None
-            else tf.reshape(
-                contribution.weighted_sum(factors[:, index]), variable.shape
-            )
-            for index, (contribution, variable) in enumerate(
-                zip(contributions, objective.variables, strict=True)
-            )
-        ]
+        sums = weighted_sums_of(contributions, factors, objective.variables)
         return ClippedSum(sums, squared_norms, losses, outputs)
 
 
@@ -58,6 +49,20 @@ def squared_norms_of(contributions, losses):
     )
 
 
-def _zeros(variable):
-    dtype = tf.float64 if variable.dtype == tf.float64 else tf.float32
-    return tf.zeros(variable.shape, dtype)
+def weighted_sums_of(contributions, factors, variables):
+    """Returns one clipped sum per variable.
+
+    Args:
+        contributions: One per variable, `None` for no gradient.
+        factors: Tensor of shape (batch, variables).
+        variables: The variables.
+    """
+    sums = []
+    for index, variable in enumerate(variables):
+        if contributions[index] is None:
+            dtype = tf.float64 if variable.dtype == tf.float64 else tf.float32
+            sums.append(tf.zeros(variable.shape, dtype))
+        else:
+            total = contributions[index].weighted_sum(factors[:, index])
+            sums.append(tf.reshape(total, variable.shape))
+    return sums
