@@ -63,17 +63,9 @@ def explain_clipping(model, optimizer=None, *, batch=None) -> str:
         f"Engine: {engine.name} ({reason}).",
         f"Clipping: {strategy.describe()}.",
     ]
-    how = {}
-    if engine.needs_isolation:
-        how = {id(unit.layer): unit.rule.text for unit in plan_units(objective)}
-    for layer in _keras.layers_of(model):
-        weights = [v for v in layer.trainable_variables if _owned_by(layer, v)]
-        if weights:
-            size = sum(v.value.shape.num_elements() for v in weights)
-            lines.append(
-                f"  {layer.name} ({type(layer).__name__}): {size} weights, "
-                f"{how.get(id(layer)) or _HOW.get(engine.name) or 'inside a layer above'}"
-            )
+    for layer, how in _handled_layers(model, engine, objective):
+        size = sum(v.value.shape.num_elements() for v in layer.trainable_variables)
+        lines.append(f"  {layer.name} ({type(layer).__name__}): {size} weights, {how}")
     frozen = sum(v.value.shape.num_elements() for v in model.non_trainable_variables)
     if frozen:
         lines.append(f"  {frozen} frozen or non-trainable weights get no gradient")
@@ -84,6 +76,17 @@ _HOW = {
     "loop": "differentiated one example at a time",
     "vectorized": "differentiated for all examples at once (tf.vectorized_map)",
 }
+
+
+def _handled_layers(model, engine, objective):
+    """Returns pairs of a layer and a text."""
+    if engine.needs_isolation:
+        return [(unit.layer, unit.rule.text) for unit in plan_units(objective)]
+    return [
+        (layer, _HOW[engine.name])
+        for layer in _keras.layers_of(model)
+        if any(_owned_by(layer, v) for v in layer.trainable_variables)
+    ]
 
 
 def _owned_by(layer, variable):

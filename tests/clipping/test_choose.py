@@ -140,6 +140,15 @@ def test_what_the_fast_engines_cannot_do_is_refused_with_the_reason(name, seeded
     assert "bookkeeping is not possible" in text
 
 
+class SelfAttention(L.Layer):
+    def build(self, shape):
+        self.attention = L.MultiHeadAttention(2, 2, dropout=0.5)
+        self.attention.build(shape, shape)
+
+    def call(self, inputs, training=None):
+        return self.attention(inputs, inputs, training=training)
+
+
 def test_dropout_does_not_disturb_the_check(seeded):
     model = keras.Sequential(
         [
@@ -147,6 +156,7 @@ def test_dropout_does_not_disturb_the_check(seeded):
             L.LSTM(4, dropout=0.5, return_sequences=True),
             L.SpatialDropout1D(0.5),
             L.GaussianNoise(1.0),
+            SelfAttention(),
             L.Flatten(),
             L.Dropout(0.5),
             L.Dense(2),

@@ -1,6 +1,6 @@
 """Layer rules: what enters where, one kind of layer per file."""
 
-from keras_gdp.clipping.rules import (
+from keras_gdp.clipping.rules import (  # noqa: F401  (they register themselves)
     convolution,
     dense,
     einsum_dense,

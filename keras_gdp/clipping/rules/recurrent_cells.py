@@ -92,7 +92,7 @@ class _LSTM(_Cell):
 
 
 class _GRU(_Cell):
-    """`h' = u h + (1 - u) act(z_h + r (h U_h + b_h))`, or `(r h) U_h` before Keras' 2."""
+    """`h' = u h + (1 - u) act(z_h + r (h U_h + b_h))`, or with `(r h) U_h`."""
 
     def input_bias(self, record):
         if not self.cell.use_bias:

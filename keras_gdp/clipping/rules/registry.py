@@ -45,7 +45,7 @@ def register(*classes, text, declines=lambda layer: ""):
 
 
 def find_rule(layer):
-    """Returns `(rule, reason)`: the rule of a layer, or `None` and why there is none."""
+    """Returns `(rule, reason)`: a layer's rule, or `None` and why there is none."""
     rule = _RULES.get(type(layer))
     if rule is None:
         return None, "no rule for this class"
