@@ -1,16 +1,24 @@
 """Per-example gradient clipping: strategies (how far) and engines (how)."""
 
-from keras_gdp.clipping.engines import Engine, LoopEngine, VectorizedEngine
+from keras_gdp.clipping.engines import (
+    BookkeepingEngine,
+    Engine,
+    LoopEngine,
+    ReweightEngine,
+    VectorizedEngine,
+)
 from keras_gdp.clipping.objective import Objective
 from keras_gdp.clipping.result import ClippedSum
 from keras_gdp.clipping.strategies import ClippingStrategy, Flat
 
 __all__ = [
+    "BookkeepingEngine",
     "ClippedSum",
     "ClippingStrategy",
     "Engine",
     "Flat",
     "LoopEngine",
     "Objective",
+    "ReweightEngine",
     "VectorizedEngine",
 ]

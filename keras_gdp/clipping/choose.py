@@ -6,12 +6,21 @@ import tensorflow as tf
 
 from keras_gdp import _validate
 from keras_gdp.clipping.aside import run_aside
-from keras_gdp.clipping.engines import Engine, LoopEngine, VectorizedEngine
+from keras_gdp.clipping.engines import (
+    BookkeepingEngine,
+    Engine,
+    LoopEngine,
+    ReweightEngine,
+    VectorizedEngine,
+)
+from keras_gdp.clipping.isolation import isolation_problem
+from keras_gdp.errors import UnsupportedLayerError
 
 __all__ = ["ENGINES", "choose_engine"]
 
 ENGINES: dict[str, type[Engine]] = {
-    engine.name: engine for engine in (VectorizedEngine, LoopEngine)
+    engine.name: engine
+    for engine in (BookkeepingEngine, ReweightEngine, VectorizedEngine, LoopEngine)
 }
 
 # Stacked per-example gradients beyond this many entries fall out of the processor's
@@ -30,10 +39,39 @@ def choose_engine(name, strategy, physical_batch_size, objective, row_specs):
         objective: What will be differentiated.
         row_specs: Nested `tf.TensorSpec`s of a batch; a leading size of `None` is
             an unknown number of rows.
+
+    Raises:
+        UnsupportedLayerError: If an engine was named that is not valid for the model.
     """
     _validate.one_of("clipping", name, ["auto", *ENGINES])
     if name != "auto":
-        return ENGINES[name](strategy, physical_batch_size), "chosen explicitly"
+        engine = ENGINES[name](strategy, physical_batch_size)
+        if engine.needs_isolation:
+            # The bookkeeping pass alone sees variables used outside of their layer.
+            problem = run_aside(
+                isolation_problem, BookkeepingEngine(strategy), objective, row_specs
+            )
+            if not problem and name != BookkeepingEngine.name:
+                problem = run_aside(
+                    isolation_problem, ENGINES[name](strategy), objective, row_specs
+                )
+            if problem:
+                raise UnsupportedLayerError(
+                    f"clipping={name!r} cannot be used with this model: {problem}. "
+                    "Use clipping='auto', which picks an engine that can."
+                )
+        return engine, "chosen explicitly"
+    fast = BookkeepingEngine(strategy)
+    problem = run_aside(isolation_problem, fast, objective, row_specs)
+    if not problem:
+        return BookkeepingEngine(
+            strategy, physical_batch_size
+        ), "every layer has a rule, and examples do not affect each other"
+    engine, reason = _slow_engine(strategy, physical_batch_size, objective, row_specs)
+    return engine, f"{reason}; bookkeeping is not possible: {problem}"
+
+
+def _slow_engine(strategy, physical_batch_size, objective, row_specs):
     entries = sum(variable.shape.num_elements() for variable in objective.variables)
     leading = tf.nest.flatten(row_specs)[0].shape[0]
     rows = physical_batch_size or leading or 256

@@ -6,7 +6,22 @@ from typing import Any
 
 import tensorflow as tf
 
-__all__ = ["Objective", "as_tensors", "num_rows", "rows_of", "specs_of"]
+__all__ = ["BatchedLoss", "Objective", "as_tensors", "num_rows", "rows_of", "specs_of"]
+
+
+@dataclass(frozen=True)
+class BatchedLoss:
+    """The losses of all rows from one forward pass, for engines that need no more.
+
+    Attributes:
+        losses: Maps a batch of rows to `(losses, outputs)`: a tensor of shape (rows,)
+            and a list of tensors with a leading axis of rows. The loss of a row is
+            meant to depend on that row alone, which is for the engine to check.
+        children_of: Maps a layer to the list of its direct sublayers.
+    """
+
+    losses: Callable
+    children_of: Callable
 
 
 @dataclass(frozen=True)
@@ -21,12 +36,14 @@ class Objective:
         loss_scale: Factor applied to the loss before and divided out after
             differentiation, against underflow in half precision.
         model: The Keras model behind `example_loss`, or `None` for a plain function.
+        batched: The same losses from one forward pass of the model, or `None`.
     """
 
     example_loss: Callable
     variables: list
     loss_scale: float = 1.0
     model: Any = None
+    batched: BatchedLoss | None = None
 
     def example_gradient(self, row):
         """Returns `(loss, outputs, gradients)` of one row.

@@ -17,10 +17,12 @@ from keras_gdp.training.interface import PrivateUpdate
 
 __all__ = [
     "call_model",
+    "children_of",
     "install_hooks",
     "keras_mask",
     "layers_of",
     "loss_scale_of",
+    "map_rows",
     "private_optimizer",
     "record_single_losses",
     "set_keras_mask",
@@ -131,6 +133,46 @@ def set_keras_mask(tensor, mask):
 def layers_of(model):
     """Returns the model itself and all layers inside, at any depth."""
     return list(model._flatten_layers())
+
+
+def children_of(layer):
+    """Returns the direct sublayers of a layer."""
+    return list(layer._flatten_layers(include_self=False, recursive=False))
+
+
+def map_rows(function, batch):
+    """Applies a function of one row, with a leading axis of length 1, to all rows.
+
+    Masks that Keras attached to the tensors of the batch are there for each row.
+
+    Args:
+        function: Takes the rows of the elements of `batch` and returns nested tensors.
+        batch: Tuple of nested tensors with a leading axis of rows; keeps `None`.
+
+    Returns:
+        The results, stacked along a leading axis.
+    """
+    leaves = keras.tree.flatten(batch)
+    tensors = [leaf for leaf in leaves if leaf is not None]
+    masks = [keras_mask(tensor) for tensor in tensors]
+
+    def one_row(elements):
+        rows, row_masks = elements
+        row_masks = iter(row_masks)
+        rows = [row[None] for row in rows]
+        for row, mask in zip(rows, masks, strict=True):
+            if mask is not None:
+                set_keras_mask(row, next(row_masks)[None])
+        rows = iter(rows)
+        return function(
+            *keras.tree.pack_sequence_as(
+                batch, [None if leaf is None else next(rows) for leaf in leaves]
+            )
+        )
+
+    return tf.vectorized_map(
+        one_row, (tensors, [mask for mask in masks if mask is not None])
+    )
 
 
 def overwritten_with_gradient(variable) -> bool:

@@ -5,6 +5,7 @@ import tensorflow as tf
 
 from keras_gdp.clipping import Flat
 from keras_gdp.clipping.choose import choose_engine
+from keras_gdp.clipping.recording import plan_units
 from keras_gdp.errors import PrivacyError
 from keras_gdp.training import _keras
 from keras_gdp.training.objective import model_objective
@@ -62,14 +63,9 @@ def explain_clipping(model, optimizer=None, *, batch=None) -> str:
         f"Engine: {engine.name} ({reason}).",
         f"Clipping: {strategy.describe()}.",
     ]
-    for layer in _keras.layers_of(model):
-        weights = [v for v in layer.trainable_variables if _owned_by(layer, v)]
-        if weights:
-            size = sum(v.value.shape.num_elements() for v in weights)
-            lines.append(
-                f"  {layer.name} ({type(layer).__name__}): {size} weights, "
-                f"{_HOW[engine.name]}"
-            )
+    for layer, how in _handled_layers(model, engine, objective):
+        size = sum(v.value.shape.num_elements() for v in layer.trainable_variables)
+        lines.append(f"  {layer.name} ({type(layer).__name__}): {size} weights, {how}")
     frozen = sum(v.value.shape.num_elements() for v in model.non_trainable_variables)
     if frozen:
         lines.append(f"  {frozen} frozen or non-trainable weights get no gradient")
@@ -80,6 +76,17 @@ _HOW = {
     "loop": "differentiated one example at a time",
     "vectorized": "differentiated for all examples at once (tf.vectorized_map)",
 }
+
+
+def _handled_layers(model, engine, objective):
+    """Returns pairs of a layer and a text."""
+    if engine.needs_isolation:
+        return [(unit.layer, unit.rule.text) for unit in plan_units(objective)]
+    return [
+        (layer, _HOW[engine.name])
+        for layer in _keras.layers_of(model)
+        if any(_owned_by(layer, v) for v in layer.trainable_variables)
+    ]
 
 
 def _owned_by(layer, variable):

@@ -4,6 +4,8 @@ import keras
 import tensorflow as tf
 
 from keras_gdp.clipping import Objective
+from keras_gdp.clipping.objective import BatchedLoss
+from keras_gdp.errors import UnsupportedLayerError
 from keras_gdp.training import _keras
 
 __all__ = ["ModelOutputs", "model_objective", "present_rows", "regularizer_gradients"]
@@ -26,7 +28,7 @@ class ModelOutputs:
         return [
             *leaves,
             *(mask for mask in masks if mask is not None),
-            *(tf.reshape(loss, [1]) for loss in single_losses),
+            *(tf.reshape(loss, [-1]) for loss in single_losses),
         ]
 
     def unflatten(self, tensors):
@@ -48,18 +50,35 @@ def model_objective(model, loss_scale=1.0):
     """
     outputs = ModelOutputs()
 
-    def example_loss(row):
-        x, y, sample_weight = row
-        y_pred = _keras.call_model(model, x)
+    def loss_of(x, y, y_pred, sample_weight):
         with (
             _keras.without_regularizers(model),
             _keras.record_single_losses(model) as single_losses,
         ):
             loss = _keras.compute_loss(model, x, y, y_pred, sample_weight)
-        return tf.reduce_sum(loss), outputs.flatten(y_pred, single_losses)
+        return tf.reduce_sum(loss), list(single_losses)
+
+    def example_loss(row):
+        x, y, sample_weight = row
+        y_pred = _keras.call_model(model, x)
+        loss, single_losses = loss_of(x, y, y_pred, sample_weight)
+        return loss, outputs.flatten(y_pred, single_losses)
+
+    def losses(rows):
+        x, y, sample_weight = rows
+        with _keras.without_regularizers(model):
+            y_pred = _keras.call_model(model, x)
+            if model.losses:
+                raise UnsupportedLayerError(
+                    "a layer adds a loss (`add_loss`, `activity_regularizer`) that is "
+                    "known for the whole batch only"
+                )
+        values, single_losses = _keras.map_rows(loss_of, (x, y, y_pred, sample_weight))
+        return values, outputs.flatten(y_pred, single_losses)
 
     variables = [variable.value for variable in model.trainable_variables]
-    return Objective(example_loss, variables, loss_scale, model), outputs
+    batched = BatchedLoss(losses, _keras.children_of)
+    return Objective(example_loss, variables, loss_scale, model, batched), outputs
 
 
 def present_rows(sample_weight, rows):

@@ -22,6 +22,8 @@ class Engine:
     """
 
     name = ""
+    # Whether the engine is right only where examples do not affect each other.
+    needs_isolation = False
 
     def __init__(self, strategy: ClippingStrategy, physical_batch_size=None):
         self.strategy = strategy

@@ -1,0 +1,19 @@
+"""What one call of a layer adds to the per-example gradients of its variables."""
+
+from keras_gdp.clipping.contributions.base import Combined, Contribution, combine
+from keras_gdp.clipping.contributions.columns import Columns
+from keras_gdp.clipping.contributions.local import Local
+from keras_gdp.clipping.contributions.lookup import Lookup
+from keras_gdp.clipping.contributions.outer import Outer
+from keras_gdp.clipping.contributions.stacked import Stacked
+
+__all__ = [
+    "Columns",
+    "Combined",
+    "Contribution",
+    "Local",
+    "Lookup",
+    "Outer",
+    "Stacked",
+    "combine",
+]

@@ -1,0 +1,40 @@
+"""Contributions to disjoint column blocks of one matrix."""
+
+import tensorflow as tf
+
+from keras_gdp.clipping.contributions.base import Contribution
+
+__all__ = ["Columns"]
+
+
+class Columns(Contribution):
+    """Blocks side by side along the last axis of the variable.
+
+    Args:
+        blocks: Contributions whose shapes agree but for the last axis.
+    """
+
+    def __init__(self, blocks):
+        width = sum(block.shape[-1] for block in blocks)
+        super().__init__(
+            [t for block in blocks for t in block.tensors],
+            (*blocks[0].shape[:-1], width),
+        )
+        self.blocks = blocks
+
+    def rebuild(self, tensors):
+        tensors = list(tensors)
+        blocks = []
+        for block in self.blocks:
+            blocks.append(block.rebuild(tensors[: len(block.tensors)]))
+            del tensors[: len(block.tensors)]
+        return Columns(blocks)
+
+    def per_example(self):
+        return tf.concat([block.per_example() for block in self.blocks], axis=-1)
+
+    def squared_norms(self):
+        return tf.add_n([block.squared_norms() for block in self.blocks])
+
+    def weighted_sum(self, factors):
+        return tf.concat([b.weighted_sum(factors) for b in self.blocks], axis=-1)

@@ -1,0 +1,74 @@
+"""The vector-Jacobian product of one operation or layer, example by example."""
+
+import tensorflow as tf
+
+from keras_gdp.clipping.contributions.base import (
+    Contribution,
+    by_rows,
+    fits,
+    select,
+    squares,
+    weigh,
+)
+
+__all__ = ["Local"]
+
+
+class Local(Contribution):
+    """Gradients that only the operation itself can compute.
+
+    Args:
+        gradients: Gradient of the operation's output, of shape (batch, ...).
+        inputs: Sequence of tensors of shape (batch, ...).
+        shape: Shape of the variable.
+        product: Maps `(gradients, *inputs)` of some rows to the variable's gradient
+            summed over these rows; linear in `gradients`.
+        vectorize: Whether to convert the products of all rows into one by
+            `tf.vectorized_map`, instead of one after the other.
+    """
+
+    def __init__(self, gradients, inputs, shape, product, vectorize=False):
+        super().__init__([gradients, *inputs], shape)
+        self._product = product
+        self._vectorize = vectorize
+        self._gradients = None
+
+    def rebuild(self, tensors):
+        gradients, *inputs = tensors
+        return Local(gradients, inputs, self.shape, self._product, self._vectorize)
+
+    def per_example(self):
+        def one_row(row):
+            return self._product(*(tensor[None] for tensor in row))
+
+        if self._vectorize:
+            stacked = tf.vectorized_map(one_row, self.tensors)
+        else:
+            stacked = tf.map_fn(
+                one_row,
+                self.tensors,
+                fn_output_signature=tf.TensorSpec(self.shape, self.tensors[0].dtype),
+            )
+        return tf.reshape(stacked, [-1, *self.shape])
+
+    def squared_norms(self):
+        rows, entries = self.tensors[0].shape[0], self.tensors[0].shape[1:]
+        if not fits(self.size, rows):
+            return by_rows(lambda part: squares(part._single()), self, self.size)
+        stacked = self.per_example()
+        if entries.num_elements() is None or self.size <= 4 * entries.num_elements():
+            # Small beside the activations: kept for the weighted sum.
+            self._gradients = stacked
+        return squares(stacked)
+
+    def _single(self):
+        return self._product(*self.tensors)[None]
+
+    def weighted_sum(self, factors):
+        if self._gradients is not None:
+            factors = tf.cast(factors, self._gradients.dtype)
+            return tf.tensordot(factors, select(factors, self._gradients), axes=1)
+        gradients, *inputs = self.tensors
+        return self._product(
+            weigh(factors, gradients), *(select(factors, tensor) for tensor in inputs)
+        )

@@ -1,0 +1,99 @@
+"""Rows picked from a table: embeddings."""
+
+import tensorflow as tf
+
+from keras_gdp.clipping.contributions.base import (
+    Contribution,
+    by_rows,
+    not_negative,
+    select,
+    weigh,
+)
+
+__all__ = ["Lookup"]
+
+# Up to this many ids per example, comparing all pairs is cheaper than sorting.
+_MAX_PAIRS = 32
+
+
+class Lookup(Contribution):
+    """The gradient of a table whose rows `indices` were read, per example.
+
+    A row that an example reads more than once receives the sum of the gradients, and
+    only then its norm counts. Nothing of the table's size is made per example.
+
+    Args:
+        gradients: Tensor of shape (batch, T, d).
+        indices: Integer tensor of shape (batch, T), entries in [0, rows).
+        shape: Shape of the table, (rows, d).
+    """
+
+    def __init__(self, gradients, indices, shape):
+        super().__init__([gradients, indices], shape)
+
+    def rebuild(self, tensors):
+        return Lookup(*tensors, shape=self.shape)
+
+    def per_example(self):
+        gradients, indices = self.tensors
+        batch = tf.shape(indices)[0]
+        rows, width = self.shape
+        offsets = tf.range(batch, dtype=indices.dtype)[:, None] * rows
+        flat = tf.math.unsorted_segment_sum(
+            tf.reshape(gradients, [-1, width]),
+            tf.reshape(indices + offsets, [-1]),
+            batch * rows,
+        )
+        return tf.reshape(flat, [-1, rows, width])
+
+    def squared_norms(self):
+        tokens = self.tensors[1].shape[1]
+        if tokens == 1:
+            return tf.reduce_sum(tf.square(self.tensors[0]), axis=[1, 2])
+        if tokens is not None and tokens <= _MAX_PAIRS:
+            return by_rows(lambda part: _pairs(*part.tensors), self, 2 * tokens**2)
+        return _sorted_segments(*self.tensors)
+
+    def weighted_sum(self, factors):
+        gradients, indices = self.tensors
+        rows, width = self.shape
+        return tf.math.unsorted_segment_sum(
+            tf.reshape(weigh(factors, gradients), [-1, width]),
+            tf.reshape(select(factors, indices), [-1]),
+            rows,
+        )
+
+    def join(self, others):
+        if any(other.shape != self.shape for other in others):
+            return None
+        parts = [part.tensors for part in (self, *others)]
+        gradients = tf.concat([part[0] for part in parts], axis=1)
+        indices = tf.concat([tf.cast(p[1], tf.int64) for p in parts], axis=1)
+        return Lookup(gradients, indices, self.shape)
+
+
+def _pairs(gradients, indices):
+    equal = tf.equal(indices[:, :, None], indices[:, None, :])
+    products = tf.matmul(gradients, gradients, transpose_b=True)
+    total = tf.reduce_sum(tf.where(equal, products, 0), axis=[1, 2])
+    return not_negative(total)
+
+
+def _sorted_segments(gradients, indices):
+    """Adds up equal ids of one example after sorting them."""
+    batch, tokens = tf.shape(indices)[0], tf.shape(indices)[1]
+    order = tf.argsort(indices, axis=1)
+    ordered = tf.gather(indices, order, axis=1, batch_dims=1)
+    starts = tf.concat(
+        [tf.ones([batch, 1], tf.bool), ordered[:, 1:] != ordered[:, :-1]], axis=1
+    )
+    # Number of the distinct id, counted over the whole chunk.
+    segments = tf.cumsum(tf.cast(tf.reshape(starts, [-1]), tf.int32)) - 1
+    values = tf.gather(gradients, order, axis=1, batch_dims=1)
+    sums = tf.math.unsorted_segment_sum(
+        tf.reshape(values, [-1, gradients.shape[-1]]), segments, batch * tokens
+    )
+    # The squared norm of a segment is counted once, at the token that starts it.
+    per_token = tf.gather(tf.reduce_sum(tf.square(sums), axis=-1), segments)
+    counted = tf.where(tf.reshape(starts, [-1]), per_token, 0)
+    return tf.reduce_sum(tf.reshape(counted, [batch, tokens]), axis=1)

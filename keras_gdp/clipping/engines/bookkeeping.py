@@ -1,0 +1,68 @@
+"""One forward and one backward pass, then sums layer by layer."""
+
+import tensorflow as tf
+
+from keras_gdp.clipping.engines.base import Engine
+from keras_gdp.clipping.objective import num_rows
+from keras_gdp.clipping.recording import Recording
+from keras_gdp.clipping.result import ClippedSum
+
+__all__ = ["BookkeepingEngine", "squared_norms_of", "weighted_sums_of"]
+
+
+class BookkeepingEngine(Engine):
+    """Norms and clipped sums from layer inputs and pre-activation gradients.
+
+    The backward pass stops at the layers' outputs: it computes no gradient of any
+    parameter. Each layer's rule gets the per-example norms from what it recorded,
+    and, once the clip factors are known, the layer's part of the clipped sum (Bu et
+    al. 2023, "Differentially private optimization on large model at small cost").
+
+    It relies on the loss of an example depending on that example's row alone.
+    """
+
+    name = "bookkeeping"
+    needs_isolation = True
+
+    def clip_rows(self, objective, rows, present):
+        with Recording(objective, num_rows(rows)) as recording:
+            losses, outputs = objective.batched.losses(rows)
+        contributions = recording.contributions(losses, objective.loss_scale)
+        squared_norms = squared_norms_of(contributions, losses)
+        factors = self.strategy.factors(squared_norms)
+        factors = factors * tf.cast(present, tf.float32)[:, None]
+        factors = tf.broadcast_to(factors, tf.shape(squared_norms))
+        sums = weighted_sums_of(contributions, factors, objective.variables)
+        return ClippedSum(sums, squared_norms, losses, outputs)
+
+
+def squared_norms_of(contributions, losses):
+    """Returns squared norms of shape (batch, variables), float32."""
+    return tf.stack(
+        [
+            tf.zeros(tf.shape(losses), tf.float32)
+            if contribution is None
+            else tf.cast(contribution.squared_norms(), tf.float32)
+            for contribution in contributions
+        ],
+        axis=1,
+    )
+
+
+def weighted_sums_of(contributions, factors, variables):
+    """Returns one clipped sum per variable.
+
+    Args:
+        contributions: One per variable, `None` for no gradient.
+        factors: Tensor of shape (batch, variables).
+        variables: The variables.
+    """
+    sums = []
+    for index, variable in enumerate(variables):
+        if contributions[index] is None:
+            dtype = tf.float64 if variable.dtype == tf.float64 else tf.float32
+            sums.append(tf.zeros(variable.shape, dtype))
+        else:
+            total = contributions[index].weighted_sum(factors[:, index])
+            sums.append(tf.reshape(total, variable.shape))
+    return sums

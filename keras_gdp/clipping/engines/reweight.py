@@ -1,0 +1,59 @@
+"""Norms first, then a second backward pass of the reweighted loss."""
+
+import tensorflow as tf
+
+from keras_gdp.clipping.engines.base import Engine
+from keras_gdp.clipping.engines.bookkeeping import squared_norms_of, weighted_sums_of
+from keras_gdp.clipping.objective import num_rows
+from keras_gdp.clipping.recording import Recording
+from keras_gdp.clipping.result import ClippedSum
+from keras_gdp.errors import UnsupportedLayerError
+
+__all__ = ["ReweightEngine"]
+
+
+class ReweightEngine(Engine):
+    """Differentiates `sum_i c_i loss_i`, with the clip factors as constants.
+
+    The norms come from the layer rules, as in bookkeeping. The factors then weigh the
+    losses, and an ordinary backward pass of the same forward pass gives the clipped
+    sum (Lee and Kifer 2021, "Scaling up differentially private deep learning with
+    fast per-example gradient clipping").
+
+    A weight of zero does not stop a NaN on its way back: where the result is not
+    finite, the sums are those of bookkeeping, which leaves a broken example out of
+    each product. In half precision the second pass would round differently from the
+    first, and the bound could be missed by more than rounding in float32 allows: such
+    models are refused.
+
+    It relies on the loss of an example depending on that example's row alone, and on
+    one factor per example.
+    """
+
+    name = "reweight"
+    needs_isolation = True
+
+    def clip_rows(self, objective, rows, present):
+        with Recording(objective, num_rows(rows), hold=False) as recording:
+            losses, outputs = objective.batched.losses(rows)
+        contributions = recording.contributions(losses, objective.loss_scale)
+        squared_norms = squared_norms_of(contributions, losses)
+        factors = self.strategy.factors(squared_norms)
+        if factors.shape[1] != 1:
+            raise UnsupportedLayerError(
+                "the clipping strategy scales the variables of an example separately"
+            )
+        if recording.half_precision:
+            raise UnsupportedLayerError("a layer computes in half precision")
+        factors = factors * tf.cast(present, tf.float32)[:, None]
+        reweighted = recording.gradients(losses, factors[:, 0], objective.loss_scale)
+        finite = tf.reduce_all(
+            [tf.reduce_all(tf.math.is_finite(g)) for g in reweighted]
+        )
+        factors = tf.broadcast_to(factors, tf.shape(squared_norms))
+        sums = tf.cond(
+            finite,
+            lambda: reweighted,
+            lambda: weighted_sums_of(contributions, factors, objective.variables),
+        )
+        return ClippedSum(sums, squared_norms, losses, outputs)

@@ -1,0 +1,220 @@
+"""Checks that a fast engine is right for a model before it is used.
+
+The fast engines assume that the loss of an example depends on that example's row
+alone, and that the recorded layers are all there is. Both are tested on made-up rows:
+the engine on the whole batch against each row alone.
+"""
+
+import contextlib
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from keras_gdp.clipping.engines.loop import LoopEngine
+from keras_gdp.clipping.rules.recurrent_cells import CELLS
+
+__all__ = ["isolation_problem"]
+
+_DISTINCT = 3
+# One row many times over: what limits a batch's load on some part of the model (the
+# capacity of an expert, say) is reached.
+_PATTERN = [0, 1, 2, 0, 0, 0, 0, 1]
+_UNKNOWN_SIZE = 8
+# Relative to the largest entry. Couplings change results in the first digits.
+_TOLERANCE = {"float32": 1e-3, "float16": 5e-2, "bfloat16": 2e-1}
+_TOLERANCE_TENSOR_FLOAT_32 = 1e-2
+
+_RANDOM_LAYERS = (
+    keras.layers.AlphaDropout,
+    keras.layers.Dropout,
+    keras.layers.GaussianDropout,
+    keras.layers.GaussianNoise,
+    keras.layers.SpatialDropout1D,
+    keras.layers.SpatialDropout2D,
+    keras.layers.SpatialDropout3D,
+)
+
+
+def isolation_problem(engine, objective, row_specs):
+    """Returns why an engine must not be used for a model, or "".
+
+    Runs eagerly. The model's weights are moved by random numbers for the duration of
+    the check, since fresh ones may be zero and hide a path, and put back.
+
+    Args:
+        engine: The engine.
+        objective: What will be differentiated.
+        row_specs: Nested `tf.TensorSpec`s of a batch.
+    """
+    if objective.batched is None:
+        return "the loss is a function of one example, not a compiled model"
+    problem = ""
+    with _moved_weights(objective), _without_randomness(objective):
+        # Where the made-up rows have no finite gradient, others may.
+        for draw in (_normal, _uniform):
+            rows = _made_up_rows(row_specs, draw)
+            try:
+                problem = _difference(engine, objective, rows)
+            except Exception as error:  # Any failure at all means that it cannot.
+                text = " ".join(str(error).split()).split(" defined at")[0]
+                return text[:300] or type(error).__name__
+            if problem != _NOT_FINITE:
+                break
+    return problem
+
+
+_NOT_FINITE = "its gradients on made-up rows are not finite, so it cannot be checked"
+
+
+def _difference(engine, objective, rows):
+    alone = LoopEngine(engine.strategy).clip(
+        objective, rows, tf.ones([_DISTINCT], tf.bool)
+    )
+    repeated = tf.nest.map_structure(
+        lambda leaf: None if leaf is None else tf.gather(leaf, _PATTERN), rows
+    )
+    # Each distinct row is present once; the others are only there as company.
+    present = tf.range(len(_PATTERN)) < _DISTINCT
+
+    # Compiled, as in training: some models are recorded eagerly only.
+    @tf.function(autograph=False)
+    def clip():
+        return engine.clip(objective, repeated, present)
+
+    together = clip()
+    if not _finite(alone.squared_norms, alone.losses):
+        return _NOT_FINITE
+    tolerance = _tolerance(objective)
+    for one, other in zip(
+        [alone.losses, *alone.outputs],
+        [together.losses, *together.outputs],
+        strict=True,
+    ):
+        if not _close(tf.gather(one, _PATTERN), other, tolerance):
+            return (
+                "an example's loss or prediction depends on the other examples of "
+                "its batch"
+            )
+    norms = tf.sqrt(tf.gather(alone.squared_norms, _PATTERN))
+    if not _close(norms, tf.sqrt(together.squared_norms), tolerance):
+        return (
+            "an example's gradient depends on the other examples of its batch, or is "
+            "not covered by the layer rules"
+        )
+    scale = max(float(tf.reduce_max(tf.abs(g))) for g in alone.gradients)
+    for one, other in zip(alone.gradients, together.gradients, strict=True):
+        if not _close(one, other, tolerance, scale):
+            return "its clipped sum differs from that of one example at a time"
+    return ""
+
+
+def _tolerance(objective):
+    kinds = {layer.compute_dtype for layer in _layers(objective)}
+    for kind in ("bfloat16", "float16"):
+        if kind in kinds:
+            return _TOLERANCE[kind]
+    on_gpu = bool(tf.config.list_logical_devices("GPU"))
+    if on_gpu and tf.config.experimental.tensor_float_32_execution_enabled():
+        return _TOLERANCE_TENSOR_FLOAT_32
+    return _TOLERANCE["float32"]
+
+
+def _finite(*tensors):
+    return all(bool(tf.reduce_all(tf.math.is_finite(t))) for t in tensors)
+
+
+def _close(one, other, tolerance, scale=None):
+    one, other = np.asarray(one, "float64"), np.asarray(other, "float64")
+    if one.shape != other.shape:
+        return False
+    if not one.size:
+        return True
+    scale = np.abs(one).max() if scale is None else scale
+    difference = np.abs(one - other).max()
+    return bool(np.isfinite(difference) and difference <= tolerance * scale + 1e-30)
+
+
+def _layers(objective):
+    layers = [objective.model]
+    for layer in layers:
+        known = {id(other) for other in layers}
+        layers.extend(
+            child
+            for child in objective.batched.children_of(layer)
+            if id(child) not in known
+        )
+    return layers
+
+
+@contextlib.contextmanager
+def _moved_weights(objective):
+    generator = np.random.default_rng(0)
+    saved = [variable.numpy() for variable in objective.variables]
+    seeds = [
+        variable.value
+        for variable in objective.model.variables
+        if "seed_generator_state" in variable.path
+    ]
+    states = [seed.numpy() for seed in seeds]
+    try:
+        for variable, value in zip(objective.variables, saved, strict=True):
+            spread = 0.1 * max(float(np.std(value)), 0.1)
+            variable.assign(value + spread * generator.normal(size=value.shape))
+        yield
+    finally:
+        for variable, value in zip(
+            [*objective.variables, *seeds], [*saved, *states], strict=True
+        ):
+            variable.assign(value)
+
+
+@contextlib.contextmanager
+def _without_randomness(objective):
+    """Makes dropout and noise layers do nothing.
+
+    They act on each entry on its own; their draws would differ between a row alone
+    and in a batch.
+    """
+    with contextlib.ExitStack() as stack:
+        for layer in _layers(objective):
+            if type(layer) in _RANDOM_LAYERS and "call" not in vars(layer):
+                vars(layer)["call"] = lambda inputs, training=False: inputs
+                stack.callback(vars(layer).pop, "call")
+            if type(layer) in CELLS:
+                stack.callback(setattr, layer, "dropout", layer.dropout)
+                layer.dropout = 0.0
+        yield
+
+
+def _normal(generator, shape):
+    return generator.normal(size=shape)
+
+
+def _uniform(generator, shape):
+    return generator.uniform(0.05, 0.95, size=shape)
+
+
+def _made_up_rows(row_specs, draw):
+    generator = np.random.default_rng(1)
+    x_specs, *other_specs = row_specs
+
+    def row(spec, draw):
+        if spec is None:
+            return None
+        shape = [_DISTINCT] + [
+            _UNKNOWN_SIZE if size is None else size for size in spec.shape[1:]
+        ]
+        if spec.dtype.is_floating:
+            values = draw(generator, shape)
+        elif spec.dtype.is_integer or spec.dtype == tf.bool:
+            # The only integers that are certain to be valid ids and labels.
+            values = generator.integers(0, 2, shape)
+        else:
+            return tf.fill(shape, "")
+        return tf.cast(tf.constant(values), spec.dtype)
+
+    x = tf.nest.map_structure(lambda spec: row(spec, draw), x_specs)
+    # Targets and weights: probabilities are valid for every loss.
+    others = tf.nest.map_structure(lambda spec: row(spec, _uniform), other_specs)
+    return (x, *others)

@@ -1,0 +1,167 @@
+"""The arithmetic of Keras' recurrent cells, split at the input projection."""
+
+import keras
+import tensorflow as tf
+
+from keras_gdp.clipping.contributions import Columns, Outer, Stacked
+
+__all__ = ["CELLS"]
+
+L = keras.layers
+
+
+class _Cell:
+    """One cell during one recorded pass.
+
+    Args:
+        cell: The Keras cell.
+        training: Whether dropout is on.
+    """
+
+    def __init__(self, cell, training):
+        self.cell = cell
+        self.training = training
+        self.kernel = cell.kernel
+
+    @staticmethod
+    def declines(cell):
+        """Returns why a cell is not covered, or ""."""
+        if cell.recurrent_dropout:
+            return "it has recurrent dropout"
+        if cell.dropout and getattr(cell, "implementation", 2) == 1:
+            return "it has a dropout mask for every gate (implementation=1)"
+        return ""
+
+    def prepare_inputs(self, inputs):
+        """Applies dropout: one mask for all time steps, as in Keras."""
+        inputs = tf.cast(inputs, self.cell.compute_dtype)
+        if self.training and self.cell.dropout:
+            mask = self.cell.get_dropout_mask(inputs[:, 0])
+            self.cell.reset_dropout_mask()
+            inputs = inputs * mask[:, None]
+        return inputs
+
+    def prepare_states(self, record, state):
+        """Reads what `step` needs."""
+        del state
+        # Held fixed again inside of the loop over time, whose backward pass would
+        # otherwise add up a gradient.
+        self._fixed = record.fixed
+        self._recurrent = record.fixed(self.cell.recurrent_kernel)
+
+    def input_bias(self, record):
+        """Returns the bias added to the input projection, or `None`."""
+        return record.fixed(self.cell.bias) if self.cell.use_bias else None
+
+    def step(self, projected, states):
+        """Returns the states after one step, the output first."""
+        raise NotImplementedError
+
+    def contributions(self, gradients, inputs, projected, previous):
+        """Returns the contributions, for `Recording.tap`."""
+        del projected
+        cell = self.cell
+        return [
+            (cell.kernel, lambda: Outer(gradients, inputs)),
+            (cell.recurrent_kernel, lambda: Outer(gradients, previous)),
+            (cell.bias, lambda: Stacked(tf.reduce_sum(gradients, axis=1))),
+        ]
+
+
+class _Simple(_Cell):
+    """`h' = act(z + h U)`."""
+
+    def step(self, projected, states):
+        (hidden,) = states
+        pre = projected + tf.matmul(hidden, self._fixed(self._recurrent))
+        return [pre if self.cell.activation is None else self.cell.activation(pre)]
+
+
+class _LSTM(_Cell):
+    """`i, f, g, o = z + h U`; `c' = f c + i g`; `h' = o act(c')`."""
+
+    def step(self, projected, states):
+        hidden, carry = states
+        cell = self.cell
+        pre = projected + tf.matmul(hidden, self._fixed(self._recurrent))
+        i, f, g, o = tf.split(pre, 4, axis=-1)
+        carry = cell.recurrent_activation(f) * carry + cell.recurrent_activation(
+            i
+        ) * cell.activation(g)
+        return [cell.recurrent_activation(o) * cell.activation(carry), carry]
+
+
+class _GRU(_Cell):
+    """`h' = u h + (1 - u) act(z_h + r (h U_h + b_h))`, or with `(r h) U_h`."""
+
+    def input_bias(self, record):
+        if not self.cell.use_bias:
+            return None
+        bias = record.fixed(self.cell.bias)
+        return bias[0] if self.cell.reset_after else bias
+
+    def prepare_states(self, record, state):
+        super().prepare_states(record, state)
+        self._bias = None
+        if self.cell.use_bias and self.cell.reset_after:
+            self._bias = record.fixed(self.cell.bias)[1]
+
+    def _inner(self, hidden, columns):
+        """Returns the recurrent projection of some gates."""
+        inner = tf.matmul(hidden, self._fixed(self._recurrent)[:, columns])
+        if self._bias is not None:
+            inner = inner + self._fixed(self._bias)[columns]
+        return inner
+
+    def step(self, projected, states):
+        (hidden,) = states
+        cell, units = self.cell, self.cell.units
+        if cell.reset_after:
+            inner = self._inner(hidden, slice(None))
+            update, reset = tf.split(
+                cell.recurrent_activation(
+                    projected[..., : 2 * units] + inner[..., : 2 * units]
+                ),
+                2,
+                axis=-1,
+            )
+            candidate = reset * inner[..., 2 * units :]
+        else:
+            gates = projected[..., : 2 * units] + self._inner(
+                hidden, slice(None, 2 * units)
+            )
+            update, reset = tf.split(cell.recurrent_activation(gates), 2, axis=-1)
+            candidate = self._inner(reset * hidden, slice(2 * units, None))
+        candidate = cell.activation(projected[..., 2 * units :] + candidate)
+        return [update * hidden + (1 - update) * candidate]
+
+    def contributions(self, gradients, inputs, projected, previous):
+        cell, units = self.cell, self.cell.units
+        columns = slice(units, 2 * units)
+        reset = cell.recurrent_activation(
+            projected[..., columns] + self._inner(previous, columns)
+        )
+        gates, candidate = gradients[..., : 2 * units], gradients[..., 2 * units :]
+        if cell.reset_after:
+            candidate = candidate * tf.cast(reset, candidate.dtype)
+            inner = tf.concat([gates, candidate], axis=-1)
+            recurrent = lambda: Outer(inner, previous)  # noqa: E731
+            bias = lambda: Stacked(  # noqa: E731
+                tf.stack(
+                    [tf.reduce_sum(gradients, axis=1), tf.reduce_sum(inner, axis=1)],
+                    axis=1,
+                )
+            )
+        else:
+            recurrent = lambda: Columns(  # noqa: E731
+                [Outer(gates, previous), Outer(candidate, reset * previous)]
+            )
+            bias = lambda: Stacked(tf.reduce_sum(gradients, axis=1))  # noqa: E731
+        return [
+            (cell.kernel, lambda: Outer(gradients, inputs)),
+            (cell.recurrent_kernel, recurrent),
+            (cell.bias, bias),
+        ]
+
+
+CELLS = {L.SimpleRNNCell: _Simple, L.LSTMCell: _LSTM, L.GRUCell: _GRU}
