@@ -292,7 +292,7 @@ BAD = [
 ]
 
 
-@pytest.mark.parametrize(("bad", "named"), BAD, ids=str)
+@pytest.mark.parametrize(("bad", "named"), BAD, ids=range(len(BAD)))
 def test_bad_arguments_are_named(bad, named):
     with pytest.raises(ValueError, match=named):
         gdp.PrivacyBudget(**{"epsilon": 1.0, "delta": DELTA, **bad})
