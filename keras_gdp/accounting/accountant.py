@@ -8,7 +8,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import numpy as np
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 
 from keras_gdp import _validate
 from keras_gdp.accounting.events import Event
@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from keras_gdp.tradeoff import TradeOff
 
 __all__ = ["ACCOUNTANTS", "RELATIONS", "Accountant", "make_accountant"]
+
+Array = NDArray[np.float64]
 
 RELATIONS = ("add_remove", "replace_one")
 
@@ -116,7 +118,12 @@ class Accountant(ABC):
         Returns:
             epsilon >= 0 (`inf` if there is no guarantee), in the shape of `delta`.
         """
-        return _map("delta", delta, lambda value: self.epsilon_bounds(value)[1])
+
+        def upper(value: float) -> float:
+            checked = _validate.delta("delta", value)
+            return self._epsilon_upper(checked) if self._counts else 0.0
+
+        return _map("delta", delta, upper)
 
     def delta(self, epsilon: ArrayLike) -> Any:
         """Smallest delta that this accountant vouches for at epsilon.
@@ -127,7 +134,12 @@ class Accountant(ABC):
         Returns:
             delta in [0, 1], in the shape of `epsilon`.
         """
-        return _map("epsilon", epsilon, lambda value: self.delta_bounds(value)[1])
+
+        def upper(value: float) -> float:
+            checked = _validate.non_negative("epsilon", value, infinite=True)
+            return self._delta_upper(checked) if self._counts else 0.0
+
+        return _map("epsilon", epsilon, upper)
 
     def epsilon_bounds(self, delta: float) -> tuple[float, float]:
         """Bounds on the true epsilon at delta: (lower, upper).
@@ -167,6 +179,18 @@ class Accountant(ABC):
     @abstractmethod
     def _delta_bounds(self, epsilon: float) -> tuple[float, float]: ...
 
+    def _epsilon_upper(self, delta: float) -> float:
+        """The upper bound alone, for accountants where that is cheaper."""
+        return self._epsilon_bounds(delta)[1]
+
+    def _delta_upper(self, epsilon: float) -> float:
+        """The upper bound alone, for accountants where that is cheaper."""
+        return self._delta_bounds(epsilon)[1]
+
+    def _delta_curve(self, epsilons: Array) -> Array:
+        """Upper bounds on delta at many epsilons."""
+        return np.asarray(self.delta(epsilons))
+
     def _changed(self) -> None:  # noqa: B027 - a hook that most leave empty
         """Called after the events changed; subclasses drop what they derived."""
 
@@ -194,7 +218,7 @@ class Accountant(ABC):
         top = top if math.isfinite(top) else 0.0
         grid = top * np.linspace(0.0, 1.0, points) ** 1.5
         epsilons = np.unique(grid)
-        return tradeoff.from_delta(epsilons, self.delta(epsilons))
+        return tradeoff.from_delta(epsilons, self._delta_curve(epsilons))
 
 
 def _map(name: str, value: ArrayLike, function: Callable[[float], float]) -> Any:

@@ -8,11 +8,14 @@ ones, have closed forms; otherwise the contour answers if its integrand decays w
 import math
 from collections.abc import Callable
 
+import numpy as np
+
 from keras_gdp.accounting.accountant import Accountant
 from keras_gdp.accounting.events import Event
 from keras_gdp.accounting.exact.composition import Composition, directions
 from keras_gdp.accounting.exact.contour import Contour, ContourDoesNotConverge
 from keras_gdp.accounting.exact.grid import GridSum
+from keras_gdp.accounting.exact.moments import Array
 from keras_gdp.accounting.exact.pairs import dominating_pair
 from keras_gdp.accounting.exact.release import log_delta_of_one
 from keras_gdp.accounting.exact.saddle import (
@@ -69,38 +72,55 @@ class ExactAccountant(Accountant):
             self._cached = directions(self.events, self.relation, self.group_size)
         return self._cached
 
-    def _delta_bounds(self, epsilon: float) -> Bounds:
+    def _delta_curve(self, epsilons: Array) -> Array:
+        curve = np.zeros(epsilons.size)
+        for composition in self._directions():
+            curve = np.maximum(curve, delta_curve(composition, epsilons))
+        return curve
+
+    def _delta_bounds(self, epsilon: float, both: bool = True) -> Bounds:
         low, high = 0.0, 0.0
         for composition in self._directions():
-            bounds = delta_bounds(composition, epsilon, high)
+            bounds = delta_bounds(composition, epsilon, high, both)
             low, high = max(low, bounds[0]), max(high, bounds[1])
         return low, high
 
-    def _epsilon_bounds(self, delta: float) -> Bounds:
+    def _epsilon_upper(self, delta: float) -> float:
+        return self._epsilon_bounds(delta, both=False)[1]
+
+    def _delta_upper(self, epsilon: float) -> float:
+        return self._delta_bounds(epsilon, both=False)[1]
+
+    def _epsilon_bounds(self, delta: float, both: bool = True) -> Bounds:
         low, high = 0.0, 0.0
         compositions = self._directions()
         # Total variation is the same in both directions and adds up over steps.
         if compositions and compositions[0].total_variation() <= delta:
             return 0.0, 0.0
         for composition in compositions:
-            bounds = epsilon_bounds(composition, delta, (low, high))
+            bounds = epsilon_bounds(composition, delta, (low, high), both)
             low, high = max(low, bounds[0]), max(high, bounds[1])
         return low, high
 
 
-def delta_bounds(composition: Composition, epsilon: float, known: float) -> Bounds:
-    """Bounds on one direction's delta; (0, 0) if it is surely at most `known`."""
+def delta_bounds(
+    composition: Composition, epsilon: float, known: float, both: bool
+) -> Bounds:
+    """Bounds on one direction's delta; (0, 0) if it is surely at most `known`.
+
+    Without `both` the lower bound may be 0.
+    """
     infinite = composition.infinite_mass
     if infinite >= 1.0 or epsilon == math.inf or epsilon >= composition.max_loss:
         return infinite, infinite
-    low, high, at_infinity = _log_delta_bounds(composition, epsilon, known)
+    low, high, at_infinity = _log_delta_bounds(composition, epsilon, known, both)
     rest = 1.0 + 1e-15
     low, high = math.exp(min(low, 0.0)), math.exp(min(high, 0.0))
     return min(1.0, infinite + low), min(1.0, (at_infinity + high) * rest)
 
 
 def _log_delta_bounds(
-    composition: Composition, epsilon: float, known: float
+    composition: Composition, epsilon: float, known: float, both: bool
 ) -> tuple[float, float, float]:
     """Bounds on log delta of the finite losses, and the mass at infinity."""
     infinite = composition.infinite_mass
@@ -118,8 +138,29 @@ def _log_delta_bounds(
         found = _contour_log_delta(composition, near, epsilon)
     if found is not None:
         return *found, infinite
-    lower, upper = _grids(composition, saddle.c, epsilon, log_delta, rate)
-    return lower.log_delta(epsilon), upper.log_delta(epsilon), upper.infinite_mass
+    upper = _grid(composition, saddle.c, epsilon, log_delta, rate, True)
+    low = -math.inf
+    if both:
+        lower = _grid(composition, saddle.c, epsilon, log_delta, rate, False)
+        low = lower.log_delta(epsilon)
+    return low, upper.log_delta(epsilon), upper.infinite_mass
+
+
+def delta_curve(composition: Composition, epsilons: Array) -> Array:
+    """Upper bounds on one direction's delta at many epsilons.
+
+    Where the contour does not apply, one grid serves all of them.
+    """
+    middle = float(epsilons[epsilons.size // 2])
+    if composition.steps > 1 and 0.0 < middle < composition.max_loss:
+        saddle = saddle_for_epsilon(composition, middle)
+        if _contour_log_delta(composition, saddle, middle) is None:
+            theta = 0.5 * saddle.c
+            grid = GridSum(composition, theta, upper=True, rate=theta)
+            rest = [math.exp(min(grid.log_delta(float(e)), 0.0)) for e in epsilons]
+            return np.minimum(np.asarray(rest) + grid.infinite_mass, 1.0)
+    values = [delta_bounds(composition, float(e), 0.0, False)[1] for e in epsilons]
+    return np.asarray(values)
 
 
 def _contour_log_delta(
@@ -138,10 +179,15 @@ def _contour_log_delta(
     return value + math.log1p(-error), value + math.log1p(error)
 
 
-def _grids(
-    composition: Composition, c: float, epsilon: float, log_delta: float, rate: float
-) -> tuple[GridSum, GridSum]:
-    """The composition on fine grids, rounded down and up.
+def _grid(
+    composition: Composition,
+    c: float,
+    epsilon: float,
+    log_delta: float,
+    rate: float,
+    upper: bool,
+) -> GridSum:
+    """The composition on a fine grid, rounded up or down.
 
     The tilt is the local rate of delta, moved towards the saddle point until rounding
     errors are well below delta.
@@ -149,12 +195,8 @@ def _grids(
     theta = min(rate, c)
     while theta < c and _excess(composition, theta, epsilon, log_delta) > 14.0:
         theta = min(c, theta * 1.2)
-    cut = -_excess(composition, theta, epsilon, log_delta) - 23.0
-    lower, upper = (
-        GridSum(composition, theta, upper=side, rate=rate, log_cut=min(cut, -23.0))
-        for side in (False, True)
-    )
-    return lower, upper
+    cut = min(-_excess(composition, theta, epsilon, log_delta) - 23.0, -23.0)
+    return GridSum(composition, theta, upper=upper, rate=rate, log_cut=cut)
 
 
 def _excess(
@@ -164,14 +206,20 @@ def _excess(
     return composition.real(theta)[0] - theta * epsilon - log_delta
 
 
-def epsilon_bounds(composition: Composition, delta: float, known: Bounds) -> Bounds:
-    """Bounds on one direction's epsilon; (0, 0) if it is surely below `known`."""
+def epsilon_bounds(
+    composition: Composition, delta: float, known: Bounds, both: bool
+) -> Bounds:
+    """Bounds on one direction's epsilon; (0, 0) if it is surely below `known`.
+
+    Without `both` the lower bound may be 0.
+    """
     infinite = composition.infinite_mass
     if infinite >= delta:
         return math.inf, math.inf
     target = math.log(delta - infinite)
-    if known[0] > 0.0:
-        here = delta_bounds(composition, known[0], delta)
+    nearest = known[0] if both else known[1]
+    if nearest > 0.0:
+        here = delta_bounds(composition, nearest, delta, False)
         if here[1] <= delta:
             return 0.0, 0.0
     if composition.steps == 1:
@@ -186,9 +234,11 @@ def epsilon_bounds(composition: Composition, delta: float, known: Bounds) -> Bou
     found = _invert_contour(composition, target, epsilon, rate)
     if found is not None:
         return found
-    lower, upper = _grids(composition, saddle.c, epsilon, target, rate)
-    top = 1.1 * epsilon + 1e-9
-    low = _root(lower.log_delta, target, top, False)
+    upper = _grid(composition, saddle.c, epsilon, target, rate, True)
+    top, low = 1.1 * epsilon + 1e-9, 0.0
+    if both:
+        lower = _grid(composition, saddle.c, epsilon, target, rate, False)
+        low = _root(lower.log_delta, target, top, False)
     right = delta - upper.infinite_mass
     if right <= 0.0:
         return low, math.inf
@@ -257,8 +307,8 @@ def _root(
         top *= 2.0
         if top > 1e6:
             return math.inf if above else 0.0
-    root = float(brentq(gap, 0.0, top, xtol=1e-13, rtol=1e-14))
-    step = 1e-12 * max(root, 1e-2)
+    root = float(brentq(gap, 0.0, top, xtol=1e-17, rtol=1e-15))
+    step = 1e-13 * root + 1e-300
     while (gap(root) > 0.0) if above else (root > 0.0 and gap(root) < 0.0):
         root = max(0.0, root + step if above else root - step)
         step *= 2.0

@@ -55,6 +55,8 @@ class Contour:
     """
 
     def __init__(self, composition: Composition, saddle: Saddle) -> None:
+        if not any(loss.smooth for loss, _ in composition.phases):
+            raise ContourDoesNotConverge  # atoms only: the integrand returns for ever
         self._composition = composition
         budget = math.log(_TOLERANCE) + saddle.log_delta - 1.0
         lines = [self._line_at(saddle.c, saddle.epsilon, budget)]

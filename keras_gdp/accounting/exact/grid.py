@@ -165,4 +165,6 @@ class GridSum:
         """-d log delta/d epsilon, roughly."""
         span = max(4.0 * self._step, 1e-3 * epsilon)
         fall = self.log_delta(epsilon) - self.log_delta(epsilon + span)
+        if not math.isfinite(fall):
+            return self._theta
         return min(max(fall / span, 1e-3), 10.0 * self._theta)

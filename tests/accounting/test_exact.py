@@ -1,0 +1,257 @@
+"""Independent oracles, laws and extremes of the exact accountant."""
+
+import math
+import warnings
+
+import mpmath
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from keras_gdp.accounting import (
+    ApproximateDP,
+    Composed,
+    ExactAccountant,
+    Gaussian,
+    Laplace,
+    RandomizedResponse,
+    SampledGaussian,
+    SampledLaplace,
+    SelfComposed,
+    UniformSampledGaussian,
+    delta_from_mu,
+    epsilon_from_mu,
+)
+from keras_gdp.errors import UnsupportedEventError
+
+
+def exact(event, count=1, relation="add_remove", **options):
+    return ExactAccountant(relation, **options).compose(event, count)
+
+
+def inverted_with_mpmath(p, sigma, steps, epsilon, abscissa, height, nodes):
+    """Forward delta of the sampled Gaussian: the same integral in 40 digits."""
+    with mpmath.workdps(40):
+        one = mpmath.mpf(1)
+        p, sigma, epsilon = mpmath.mpf(p), mpmath.mpf(sigma), mpmath.mpf(epsilon)
+        step = mpmath.mpf(1) / 16
+        high = 14 + (abscissa + 1) / float(sigma)
+        xs = [k * step for k in range(int(-14 * 16), int(high * 16))]
+        weight = [step * mpmath.npdf(x) for x in xs]
+        loss = [
+            mpmath.log(1 - p + p * mpmath.exp(x / sigma - one / (2 * sigma**2)))
+            for x in xs
+        ]
+        h = mpmath.mpf(height) / nodes
+        total = mpmath.mpf(0)
+        for k in range(nodes):
+            s = mpmath.mpc(abscissa, k * h)
+            moment = mpmath.fsum(
+                w * mpmath.exp((1 + s) * value)
+                for w, value in zip(weight, loss, strict=True)
+            )
+            term = mpmath.exp(steps * mpmath.log(moment) - s * epsilon) / (s * (s + 1))
+            total += mpmath.re(term) * (one / 2 if k == 0 else one)
+        return float(total * h / mpmath.pi)
+
+
+@pytest.mark.parametrize(
+    ("p", "sigma", "steps", "epsilon", "abscissa", "height", "nodes"),
+    [
+        (0.01, 1.0, 1000, 2.0, 8.0, 45.0, 90),
+        (0.1, 2.0, 100, 9.0, 15.0, 40.0, 90),
+    ],
+)
+def test_delta_agrees_with_forty_digit_quadrature(
+    p, sigma, steps, epsilon, abscissa, height, nodes
+):
+    truth = inverted_with_mpmath(p, sigma, steps, epsilon, abscissa, height, nodes)
+    low, high = exact(SampledGaussian(sigma, p), steps).delta_bounds(epsilon)
+    assert high == pytest.approx(truth, rel=1e-9)
+    assert low * (1 - 1e-13) <= truth <= high * (1 + 1e-13)
+
+
+def test_tail_below_double_precision_of_fft_methods():
+    run = exact(SampledGaussian(1.0, 0.1), 1000)
+    low, high = run.delta_bounds(60.0)
+    assert 0 < high < 1e-40
+    assert high - low <= 1e-9 * high
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    st.floats(-1.5, 2.5).map(lambda x: 10**x),
+    st.integers(1, 10**6),
+    st.floats(-12, -1).map(lambda x: 10**x),
+)
+def test_full_sampling_is_the_gaussian_closed_form(sigma, steps, delta):
+    mu = math.sqrt(steps) / sigma
+    run = exact(SampledGaussian(sigma, 1.0), steps)
+    assert run.epsilon(delta) == pytest.approx(epsilon_from_mu(delta, mu), rel=1e-10)
+    replaced = exact(SampledGaussian(sigma, 1.0), steps, "replace_one")
+    expected = epsilon_from_mu(delta, 2 * mu)
+    assert replaced.epsilon(delta) == pytest.approx(expected, rel=1e-10)
+
+
+@settings(max_examples=25, deadline=None)
+@given(
+    st.floats(0.5, 8.0),
+    st.floats(-3, -0.1).map(lambda x: 10**x),
+    st.integers(100, 20000),
+    st.integers(1, 20000),
+    st.floats(-9, -3).map(lambda x: 10**x),
+)
+def test_laws_of_composition(sigma, p, first, second, delta):
+    step = SampledGaussian(sigma, p)
+    whole = exact(step, first + second)
+    parts = exact(Composed([SelfComposed(step, first)])).compose(step, second)
+    epsilon = whole.epsilon(delta)
+    assert math.isfinite(epsilon)
+    assert parts.epsilon(delta) == epsilon
+    low, high = whole.epsilon_bounds(delta)
+    assert low <= high
+    assert exact(step, first).epsilon(delta) <= epsilon * (1 + 1e-9)
+    assert whole.epsilon(delta * 0.5) >= epsilon
+    more_noise = exact(SampledGaussian(sigma * 1.2, p), first + second)
+    assert more_noise.epsilon(delta) <= epsilon * (1 + 1e-9)
+    more_sampling = exact(SampledGaussian(sigma, min(1.0, 1.1 * p)), first + second)
+    assert more_sampling.epsilon(delta) >= epsilon * (1 - 1e-9)
+    if epsilon > 0:
+        assert whole.delta_bounds(epsilon)[0] <= delta * (1 + 1e-9)
+        assert whole.delta(epsilon) <= delta * (1 + 2e-7)
+
+
+def test_order_does_not_matter():
+    a, b = SampledGaussian(1.0, 0.01), SampledGaussian(2.0, 0.05)
+    one = exact(Composed([SelfComposed(a, 700), SelfComposed(b, 300)]))
+    other = exact(b, 300).compose(a, 700)
+    assert one.epsilon(1e-6) == pytest.approx(other.epsilon(1e-6), rel=1e-12)
+
+
+def test_nothing_costs_nothing_and_no_noise_costs_everything():
+    assert exact(SampledGaussian(1.0, 0.5), 0).epsilon(1e-5) == 0.0
+    assert exact(SampledGaussian(0.0, 0.0), 10).epsilon(1e-5) == 0.0
+    assert exact(Composed()).delta(0.0) == 0.0
+    for event in (
+        Gaussian(0.0),
+        SampledGaussian(0.0, 0.1),
+        UniformSampledGaussian(0.0, 1, 10),
+    ):
+        run = exact(event, 1, "replace_one")
+        assert run.epsilon(1e-5) == math.inf
+        assert run.delta(1.0) == 1.0
+
+
+@pytest.mark.parametrize("sigma", [0.05, 1.0, 1e4])
+@pytest.mark.parametrize("p", [1e-9, 1e-3, 0.5])
+@pytest.mark.parametrize("steps", [1, 10**4, 10**9])
+def test_extremes_give_bounds_without_warnings(sigma, p, steps):
+    run = exact(SampledGaussian(sigma, p), steps)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for low, high in (
+            run.epsilon_bounds(1e-5),
+            run.epsilon_bounds(1e-300),
+            run.delta_bounds(0.0),
+            run.delta_bounds(700.0),
+        ):
+            assert 0.0 <= low <= high
+            assert not math.isnan(high)
+
+
+def test_replacement_doubles_the_sensitivity():
+    assert exact(Gaussian(1.0)).epsilon(1e-5) == pytest.approx(4.37718, abs=1e-5)
+    replaced = exact(Gaussian(1.0), 1, "replace_one").epsilon(1e-5)
+    assert replaced == pytest.approx(9.99726, abs=1e-5)
+
+
+def test_groups_of_plain_gaussians_multiply_mu():
+    run = exact(Gaussian(2.0), 9, group_size=4)
+    assert run.delta(3.0) == pytest.approx(delta_from_mu(3.0, 6.0), rel=1e-12)
+
+
+def test_a_group_under_poisson_sampling_is_between_one_record_and_all_or_nothing():
+    step = SampledGaussian(1.0, 0.01)
+    single = exact(step, 1000).epsilon(1e-5)
+    group = exact(step, 1000, group_size=3).epsilon(1e-5)
+    # At worst the three records always enter together: a triple-sized single record.
+    together = exact(SampledGaussian(1.0 / 3.0, 0.03), 1000).epsilon(1e-5)
+    assert single < group < together
+
+
+@pytest.mark.parametrize("steps", [1, 4])
+def test_randomized_response_by_enumeration(steps):
+    event = RandomizedResponse(0.5, 3)
+    p, q = [2 / 3, 1 / 6, 1 / 6], [1 / 6, 2 / 3, 1 / 6]
+    many_p, many_q = np.array([1.0]), np.array([1.0])
+    for _ in range(steps):
+        many_p, many_q = np.outer(many_p, p).ravel(), np.outer(many_q, q).ravel()
+    truth = np.maximum(many_p - math.exp(0.7) * many_q, 0).sum()
+    low, high = exact(event, steps).delta_bounds(0.7)
+    assert low <= truth * (1 + 1e-12)
+    assert truth * (1 - 1e-12) <= high <= truth * (1 + 1e-4)
+
+
+def test_mass_at_infinity_remains():
+    run = exact(ApproximateDP(0.5, 0.01), 5)
+    assert run.delta(1.0) == pytest.approx(0.2240852462, rel=1e-4)
+    assert run.delta(1.0) >= 0.2240852461
+    assert run.delta(math.inf) == pytest.approx(1 - 0.99**5, rel=1e-9)
+    assert run.epsilon(0.04) == math.inf
+
+
+def test_laplace_closed_form():
+    run = exact(Laplace(1.0))
+    assert run.delta(0.5) == pytest.approx(-math.expm1(-0.25), rel=1e-12)
+    assert run.epsilon(1e-9) == pytest.approx(1.0, abs=1e-8)
+
+
+def test_sampled_laplace_by_quadrature():
+    p, epsilon = 0.3, 0.2
+    x = np.linspace(-40, 41, 2_000_001)
+    base = 0.5 * np.exp(-np.abs(x))
+    mix = (1 - p) * base + p * 0.5 * np.exp(-np.abs(x - 1))
+    truth = np.trapezoid(np.maximum(mix - math.exp(epsilon) * base, 0), x)
+    assert exact(SampledLaplace(1.0, p)).delta(epsilon) == pytest.approx(
+        truth, rel=1e-6
+    )
+
+
+def test_unsupported_events_are_named_and_nothing_is_counted():
+    run = exact(Gaussian(1.0))
+    bad = Composed([Gaussian(1.0), UniformSampledGaussian(1.0, 5, 10)])
+    with pytest.raises(UnsupportedEventError, match="UniformSampledGaussian"):
+        run.compose(bad)
+    assert run.events == ((Gaussian(1.0), 1),)
+
+
+def test_reading_is_pure_and_copies_are_independent():
+    run = exact(SampledGaussian(1.0, 0.01), 500)
+    before = run.events
+    first = run.epsilon(1e-5)
+    other = run.copy().compose(Gaussian(1.0))
+    assert run.events == before
+    assert run.epsilon(1e-5) == first < other.epsilon(1e-5)
+
+
+def test_arrays_keep_their_shape():
+    run = exact(SampledGaussian(1.0, 0.01), 500)
+    table = run.epsilon(np.array([[1e-5, 1e-6]]))
+    assert table.shape == (1, 2)
+    assert table[0, 0] == run.epsilon(1e-5)
+
+
+@pytest.mark.parametrize("bad", [0.0, 1.0, -1.0, float("nan")])
+def test_bad_delta_is_refused(bad):
+    with pytest.raises(ValueError, match="delta"):
+        exact(Gaussian(1.0)).epsilon(bad)
+
+
+def test_trade_off_is_below_the_reference():
+    tradeoff = pytest.importorskip("keras_gdp.tradeoff")
+    del tradeoff
+    curve = exact(SampledGaussian(1.3, 256 / 60000), 3516).trade_off()
+    for alpha, truth in ((0.01, 0.9819147040), (0.3, 0.6167716907)):
+        assert curve(alpha) <= truth + 1e-9
+        assert curve(alpha) == pytest.approx(truth, abs=2e-3)
