@@ -9,6 +9,7 @@ from collections.abc import Callable
 
 from keras_gdp.accounting.accountant import Accountant
 from keras_gdp.accounting.events import Event
+from keras_gdp.accounting.exact.moments import QuadratureTooLargeError
 from keras_gdp.accounting.exact.pairs import dominating_pair
 
 __all__ = ["MomentsAccountant", "RDPAccountant"]
@@ -35,9 +36,12 @@ class _CumulantAccountant(Accountant):
                 continue
             if max(pair.forward.infinite_mass, pair.reverse.infinite_mass) > 0:
                 return math.inf
-            forward = reverse = pair.forward.real(order)[0]
-            if pair.reverse is not pair.forward:
-                reverse = pair.reverse.real(order)[0]
+            try:
+                forward = reverse = pair.forward.real(order)[0]
+                if pair.reverse is not pair.forward:
+                    reverse = pair.reverse.real(order)[0]
+            except QuadratureTooLargeError:
+                return math.inf  # this order is out of reach: no bound from it
             totals[0] += count * pair.times * forward
             totals[1] += count * pair.times * reverse
         return max(totals) * (1.0 + _SAFETY)

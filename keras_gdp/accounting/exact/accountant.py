@@ -10,12 +10,12 @@ from collections.abc import Callable
 
 import numpy as np
 
-from keras_gdp.accounting.accountant import Accountant
+from keras_gdp.accounting.accountant import Accountant, make_accountant
 from keras_gdp.accounting.events import Event
 from keras_gdp.accounting.exact.composition import Composition, directions
 from keras_gdp.accounting.exact.contour import Contour, ContourDoesNotConverge
 from keras_gdp.accounting.exact.grid import GridSum
-from keras_gdp.accounting.exact.moments import Array
+from keras_gdp.accounting.exact.moments import Array, QuadratureTooLargeError
 from keras_gdp.accounting.exact.pairs import dominating_pair
 from keras_gdp.accounting.exact.release import log_delta_of_one
 from keras_gdp.accounting.exact.saddle import (
@@ -31,8 +31,12 @@ __all__ = ["ExactAccountant"]
 Bounds = tuple[float, float]
 
 _TINY = 1e-300
+_MOST_GRID_STEPS = 10**7  # beyond, a grid's rounding says nothing
+_LOOSE = 1e-3  # wider bounds are intersected with the Renyi accountant's
+_OUT_OF_REACH = (QuadratureTooLargeError, OverflowError)
 _GOOD_ERROR = 1e-10
-_CONTOUR_ERROR = 1e-8  # a contour whose own relative error bound is larger is refused
+_CONTOUR_ERROR = 1e-8  # a contour whose own error bound is larger is refused,
+_HUGE_CONTOUR_ERROR = 1e-2  # unless there are so many steps that a grid is useless
 
 
 class ExactAccountant(Accountant):
@@ -80,9 +84,15 @@ class ExactAccountant(Accountant):
 
     def _delta_bounds(self, epsilon: float, both: bool = True) -> Bounds:
         low, high = 0.0, 0.0
-        for composition in self._directions():
-            bounds = delta_bounds(composition, epsilon, high, both)
-            low, high = max(low, bounds[0]), max(high, bounds[1])
+        try:
+            for composition in self._directions():
+                bounds = delta_bounds(composition, epsilon, high, both)
+                low, high = max(low, bounds[0]), max(high, bounds[1])
+        except _OUT_OF_REACH:
+            low, high = 0.0, 1.0
+        if not high - low <= _LOOSE * high and self._directions()[0].steps > 1:
+            high = min(high, self._directions()[0].total_variation())
+            high = max(low, min(high, self._renyi().delta(epsilon)))
         return low, high
 
     def _epsilon_upper(self, delta: float) -> float:
@@ -97,10 +107,22 @@ class ExactAccountant(Accountant):
         # Total variation is the same in both directions and adds up over steps.
         if compositions and compositions[0].total_variation() <= delta:
             return 0.0, 0.0
-        for composition in compositions:
-            bounds = epsilon_bounds(composition, delta, (low, high), both)
-            low, high = max(low, bounds[0]), max(high, bounds[1])
+        try:
+            for composition in compositions:
+                bounds = epsilon_bounds(composition, delta, (low, high), both)
+                low, high = max(low, bounds[0]), max(high, bounds[1])
+        except _OUT_OF_REACH:
+            low, high = 0.0, math.inf
+        if not high - low <= _LOOSE * high and compositions[0].steps > 1:
+            high = max(low, min(high, self._renyi().epsilon(delta)))
         return low, high
+
+    def _renyi(self) -> Accountant:
+        """The same composition for the Renyi bound, which is sound at any scale."""
+        other = make_accountant("rdp", self.relation, group_size=self.group_size)
+        for event, count in self.events:
+            other.compose(event, count)
+        return other
 
 
 def delta_bounds(
@@ -138,6 +160,8 @@ def _log_delta_bounds(
         found = _contour_log_delta(composition, near, epsilon)
     if found is not None:
         return *found, infinite
+    if composition.steps > _MOST_GRID_STEPS:
+        return -math.inf, 0.0, infinite
     upper = _grid(composition, saddle.c, epsilon, log_delta, rate, True)
     low = -math.inf
     if both:
@@ -163,6 +187,12 @@ def delta_curve(composition: Composition, epsilons: Array) -> Array:
     return np.asarray(values)
 
 
+def _tolerated(composition: Composition) -> float:
+    """The largest relative error of delta that a contour may report."""
+    many = composition.steps > _MOST_GRID_STEPS
+    return _HUGE_CONTOUR_ERROR if many else _CONTOUR_ERROR
+
+
 def _contour_log_delta(
     composition: Composition, saddle: Saddle, epsilon: float
 ) -> Bounds | None:
@@ -174,7 +204,7 @@ def _contour_log_delta(
             value, _, error = better.value(epsilon)
     except ContourDoesNotConverge:
         return None
-    if error > _CONTOUR_ERROR:
+    if error > _tolerated(composition):
         return None
     return value + math.log1p(-error), value + math.log1p(error)
 
@@ -230,10 +260,14 @@ def epsilon_bounds(
         return found
     coarse = GridSum(composition, 0.5 * saddle.c, upper=True)
     epsilon = _root(coarse.log_delta, target, max(2.0 * abs(saddle.epsilon), 1.0), True)
+    if epsilon == math.inf:
+        return 0.0, math.inf
     rate = coarse.rate(epsilon)
     found = _invert_contour(composition, target, epsilon, rate)
     if found is not None:
         return found
+    if composition.steps > _MOST_GRID_STEPS:
+        return 0.0, math.inf
     upper = _grid(composition, saddle.c, epsilon, target, rate, True)
     top, low = 1.1 * epsilon + 1e-9, 0.0
     if both:
@@ -279,13 +313,16 @@ def _invert_contour(
             for _ in range(12):
                 value, slope, error = contour.value(epsilon)
                 move = (target - value) / slope
+                if not abs(move) < 1e12:
+                    return None
                 epsilon = max(epsilon + move, 0.0)
-                if abs(move) <= 1e-14 * max(epsilon, 1e-3) or error > 1e-9:
+                settled = abs(move) <= 1e-14 * max(epsilon, 1e-3)
+                if settled or error > _tolerated(composition):
                     break
             value, slope, error = contour.value(epsilon)
         except ContourDoesNotConverge:
             return None
-        if error < _CONTOUR_ERROR and abs(target - value) < 1e-7:
+        if error < _tolerated(composition) and abs(target - value) < 1e-7:
             margin = (1.01 * error + (target - value) ** 2) / -slope
             centre = epsilon + (target - value) / slope
             return max(0.0, centre - margin), max(0.0, centre + margin)

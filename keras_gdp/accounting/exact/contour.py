@@ -19,6 +19,7 @@ from typing import NamedTuple
 import numpy as np
 
 from keras_gdp.accounting.exact.composition import Composition
+from keras_gdp.accounting.exact.moments import QuadratureTooLargeError
 from keras_gdp.accounting.exact.saddle import Saddle, log_kappa, saddle_at
 
 __all__ = ["Contour", "ContourDoesNotConverge"]
@@ -73,7 +74,10 @@ class Contour:
         self._spacing = 1.1 * spacing  # room for a neighbouring epsilon
         self.saddle = saddle if c == saddle.c else saddle_at(composition, c, saddle)
         self._rounding = composition.rounding(c)
-        self._collect()
+        try:
+            self._collect()
+        except QuadratureTooLargeError:
+            raise ContourDoesNotConverge from None
 
     def _line_at(
         self, c: float, epsilon: float, budget: float

@@ -78,7 +78,9 @@ def pessimistic(loss: Loss, step: float, tilt: float) -> GridLoss:
     p, q, miss = loss.masses(edges, tilt)
     low, inner_p, inner_q, high = p[0], p[1:-1], q[1:-1], p[-1]
     # Share of each cell's P-mass that goes to its upper end.
-    up = (inner_p - inner_q * np.exp(edges[:-1])) / -math.expm1(-step)
+    with np.errstate(divide="ignore"):
+        scaled = np.exp(np.minimum(np.log(inner_q) + edges[:-1], 0.0))
+    up = (inner_p - scaled) / -math.expm1(-step)
     up = np.clip(up, 0.0, inner_p)
     mass = np.zeros(edges.size)
     mass[0] = low

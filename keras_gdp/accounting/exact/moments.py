@@ -25,6 +25,10 @@ _SMALL_U = 0.05
 _SMALL_TU = 0.5
 
 
+class QuadratureTooLargeError(Exception):
+    """A line reaches frequencies that would need too many nodes."""
+
+
 class Nodes:
     """A discrete measure that integrates smooth functions of the loss under Q.
 
@@ -117,12 +121,14 @@ class Nodes:
         """Rough size of the rounding error of K at real s."""
         t = 1.0 + s
         split = self._split(t)
+        value = self.real(s)[0]
         if split == self._size.size:
-            return 1e-17
-        loss, value = self._loss[split:], self.real(s)[0]
+            return 4e-15 * abs(value)
+        loss = self._loss[split:]
         size = np.exp(self._log_q[split:] + t * loss - value) * (1.0 + np.abs(t * loss))
         rest = self._q[split:] + t * np.abs(self._linear[split:])
-        return 4e-16 * float(size.sum() + math.exp(-value) * rest.sum())
+        total = float(size.sum() + math.exp(-value) * rest.sum())
+        return 4e-16 * total + 4e-15 * abs(value)
 
 
 def _log1p(z: ComplexArray) -> ComplexArray:

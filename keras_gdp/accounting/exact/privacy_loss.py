@@ -21,7 +21,12 @@ from abc import ABC, abstractmethod
 
 import numpy as np
 
-from keras_gdp.accounting.exact.moments import Array, ComplexArray, Nodes
+from keras_gdp.accounting.exact.moments import (
+    Array,
+    ComplexArray,
+    Nodes,
+    QuadratureTooLargeError,
+)
 
 _LOG_TINY = -90.0
 _PANEL, _PANEL_WEIGHT = np.polynomial.legendre.leggauss(20)
@@ -117,8 +122,12 @@ class MixtureLoss(Loss):
         self.p, self.q, self.noise = p, q, noise
         self.smooth = noise == "gaussian"
         self._a = max(shift for _, shift in p)
-        self.largest_order = 1e5 / self._a if self._a > 0 else math.inf
         self._b = min(shift for _, shift in q)
+        width = self._a - self._b
+        # About 10^6 quadrature nodes, see `_build`.
+        self.largest_order = (4e4 / width) ** 2
+        if self._a > 0.0:
+            self.largest_order = (1.2e6 / (self._a * width)) ** (2.0 / 3.0)
         self._nodes: dict[tuple[int, int], Nodes] = {}
         if noise == "laplace":
             self.max_loss = float(self.loss(np.array([self._a + 1.0]))[0])
@@ -217,6 +226,8 @@ class MixtureLoss(Loss):
             rate = 50.0 / strip + curvature * strip / 2.0 + frequency * width
             low, high = self.support(t)
             step = 2.0 * math.pi / rate
+            if (high - low) / step > (3e6 if frequency <= 1.0 else 3e5):
+                raise QuadratureTooLargeError
             x = np.arange(low, high + step, step)
             log_h = np.full(x.shape, math.log(step))
         log_q, u, loss = self.ratio(x)
@@ -308,6 +319,8 @@ class UniformLoss(Loss):
         rate = 1.0 + (frequency + math.sqrt(t)) * width
         panel = min(4.0 / rate, 1.2, 2.5 / width)
         count = math.ceil((high - self._start) / panel)
+        if count > 2e4:
+            raise QuadratureTooLargeError
         x, log_h = _panels(np.linspace(self._start, high, count + 1))
         _, u, loss = self._pair.ratio(x)
         log_base = self._pair.log_noise(x) + log_h
