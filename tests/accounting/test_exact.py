@@ -143,9 +143,16 @@ def test_nothing_costs_nothing_and_no_noise_costs_everything():
         assert run.delta(1.0) == 1.0
 
 
-@pytest.mark.parametrize("sigma", [0.05, 1.0, 1e4])
-@pytest.mark.parametrize("p", [1e-9, 1e-3, 0.5])
-@pytest.mark.parametrize("steps", [1, 10**4, 10**9])
+def _extremes():
+    for sigma in (0.05, 1.0, 1e4):
+        for p in (1e-9, 1e-3, 0.5):
+            for steps in (1, 10**4, 10**9):
+                heavy = steps == 10**4 and (sigma == 0.05 or p == 1e-9)
+                marks = [pytest.mark.slow] if heavy else []
+                yield pytest.param(sigma, p, steps, marks=marks)
+
+
+@pytest.mark.parametrize(("sigma", "p", "steps"), _extremes())
 def test_extremes_give_bounds_without_warnings(sigma, p, steps):
     run = exact(SampledGaussian(sigma, p), steps)
     with warnings.catch_warnings():
