@@ -17,6 +17,7 @@ from keras_gdp.errors import (
 )
 from keras_gdp.optimizers import PrivateOptimizer
 from keras_gdp.sampling import Sampling
+from keras_gdp.training._keras import private_optimizer
 
 __all__ = ["PrivacyBudget"]
 
@@ -122,13 +123,13 @@ class PrivacyBudget(keras.callbacks.Callback):
         """The DP optimizer that this callback watches."""
         if self._optimizer is not None:
             return self._optimizer
-        optimizer = getattr(self.model, "optimizer", None)
-        optimizer = getattr(optimizer, "inner_optimizer", optimizer)
-        if not isinstance(optimizer, PrivateOptimizer):
+        optimizer = private_optimizer(self.model)
+        if optimizer is None:
+            received = type(getattr(self.model, "optimizer", None)).__name__
             raise PrivacyError(
                 "PrivacyBudget needs a model that is compiled with a DP optimizer, "
                 "such as keras_gdp.DPAdam. Received: "
-                f"{'no model' if self.model is None else type(optimizer).__name__}. "
+                f"{'no model' if self.model is None else received}. "
                 "Training with this optimizer has no privacy guarantee."
             )
         return optimizer

@@ -8,14 +8,14 @@ import tensorflow as tf
 
 from keras_gdp import _validate
 from keras_gdp.clipping import ClippingStrategy, Flat, Objective
-from keras_gdp.clipping.choose import ENGINES, choose_engine
+from keras_gdp.clipping.choose import ENGINES
 from keras_gdp.clipping.objective import as_tensors, num_rows, specs_of
 from keras_gdp.errors import LedgerError, UnclippedGradientsError
 from keras_gdp.noise import NoiseStream
 from keras_gdp.optimizers._ledger import PrivacyLedger
 from keras_gdp.sampling import Sampling
 from keras_gdp.training import PrivateUpdate
-from keras_gdp.training.validate import validate_state_writes
+from keras_gdp.training.validate import checked_engine
 
 __all__ = ["PrivateOptimizer"]
 
@@ -300,10 +300,7 @@ class PrivateOptimizer(PrivateUpdate):
             [v.value if isinstance(v, keras.Variable) else v for v in variables],
         )
         specs = specs_of(batch)
-        validate_state_writes(objective, specs)
-        engine, _ = choose_engine(
-            self.engine_name, self.strategy, self.physical_batch_size, objective, specs
-        )
+        engine, _ = checked_engine(self, objective, specs)
         clipped = engine.clip(objective, batch, tf.ones([rows], tf.bool))
         self.apply_clipped_sum(clipped, variables)
         return clipped.losses

@@ -3,13 +3,11 @@
 import keras
 import tensorflow as tf
 
-from keras_gdp.clipping import Flat
-from keras_gdp.clipping.choose import choose_engine
 from keras_gdp.clipping.recording import plan_units
 from keras_gdp.errors import PrivacyError
 from keras_gdp.training import _keras
 from keras_gdp.training.objective import model_objective
-from keras_gdp.training.validate import validate_state_writes, validate_variables
+from keras_gdp.training.validate import checked_engine
 
 __all__ = ["explain_clipping"]
 
@@ -49,19 +47,10 @@ def explain_clipping(model, optimizer=None, *, batch=None) -> str:
         keras.utils.unpack_x_y_sample_weight(batch),
     )
     objective, _ = model_objective(model)
-    validate_variables(model)
-    validate_state_writes(objective, specs, model)
-    strategy = getattr(optimizer, "strategy", None) or Flat(1.0)
-    engine, reason = choose_engine(
-        optimizer.engine_name,
-        strategy,
-        optimizer.physical_batch_size,
-        objective,
-        specs,
-    )
+    engine, reason = checked_engine(optimizer, objective, specs, model)
     lines = [
         f"Engine: {engine.name} ({reason}).",
-        f"Clipping: {strategy.describe()}.",
+        f"Clipping: {optimizer.strategy.describe()}.",
     ]
     for layer, how in _handled_layers(model, engine, objective):
         size = sum(v.value.shape.num_elements() for v in layer.trainable_variables)

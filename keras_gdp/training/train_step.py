@@ -6,7 +6,6 @@ import weakref
 import keras
 import tensorflow as tf
 
-from keras_gdp.clipping.choose import choose_engine
 from keras_gdp.clipping.objective import as_tensors, num_rows, specs_of
 from keras_gdp.data import SampledDataset
 from keras_gdp.errors import PrivacyError
@@ -18,7 +17,7 @@ from keras_gdp.training.objective import (
     present_rows,
     regularizer_gradients,
 )
-from keras_gdp.training.validate import validate_state_writes, validate_variables
+from keras_gdp.training.validate import checked_engine
 
 __all__ = ["after_fit", "before_fit", "train_step"]
 
@@ -64,15 +63,7 @@ def _validated_engine(model, optimizer, objective, specs):
     )
     engines = _ENGINES.setdefault(optimizer, {})
     if key not in engines:
-        validate_variables(model)
-        validate_state_writes(objective, specs, model)
-        engines[key], _ = choose_engine(
-            optimizer.engine_name,
-            optimizer.strategy,
-            optimizer.physical_batch_size,
-            objective,
-            specs,
-        )
+        engines[key], _ = checked_engine(optimizer, objective, specs, model)
     return engines[key]
 
 

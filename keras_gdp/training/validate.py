@@ -2,10 +2,16 @@
 
 import tensorflow as tf
 
+from keras_gdp.clipping.choose import choose_engine
 from keras_gdp.errors import UnsupportedLayerError
 from keras_gdp.training import _keras
 
-__all__ = ["validate_state_writes", "validate_variables", "written_variables"]
+__all__ = [
+    "checked_engine",
+    "validate_state_writes",
+    "validate_variables",
+    "written_variables",
+]
 
 _READS = {
     "ReadVariableOp",
@@ -30,6 +36,30 @@ _STATE_ADVICE = (
     "Such state would store data without clipping and noise. Remove the layer, make "
     "it stateless (`stateful=False`), or freeze it (`layer.trainable = False`)."
 )
+
+
+def checked_engine(optimizer, objective, row_specs, model=None):
+    """Refuses what cannot be trained privately, then chooses the engine.
+
+    Args:
+        optimizer: The `PrivateUpdate` whose settings count.
+        objective: What will be differentiated.
+        row_specs: Nested `tf.TensorSpec`s of a batch.
+        model: The model behind the objective; `None` for a plain function.
+
+    Returns:
+        `(engine, reason)`, as `choose_engine`.
+    """
+    if model is not None:
+        validate_variables(model)
+    validate_state_writes(objective, row_specs, model)
+    return choose_engine(
+        optimizer.engine_name,
+        optimizer.strategy,
+        optimizer.physical_batch_size,
+        objective,
+        row_specs,
+    )
 
 
 def validate_variables(model):

@@ -100,7 +100,35 @@ class GaussianLoss(Loss):
         return (tilt + 0.5) * self.mu**2 - 13.0 * self.mu
 
 
-class MixtureLoss(Loss):
+class QuadratureLoss(Loss):
+    """A loss whose cumulant is summed over nodes, kept for every range of requests."""
+
+    def __init__(self) -> None:
+        self._nodes: dict[tuple[int, int], Nodes] = {}
+
+    @abstractmethod
+    def _build(self, t: float, frequency: float) -> Nodes:
+        """Makes the nodes for exponents up to t, frequencies up to `frequency`."""
+
+    def nodes(self, t: float, frequency: float) -> Nodes:
+        """Nodes good for exponents up to t, frequencies up to `frequency`."""
+        key = (_bucket(t), _bucket(frequency))
+        if key not in self._nodes:
+            self._nodes[key] = self._build(2.0 ** key[0], 2.0 ** key[1])
+        return self._nodes[key]
+
+    def rounding(self, s: float) -> float:
+        return self.nodes(1.0 + s, 1.0).rounding(s)
+
+    def line(self, c: float, step: float, start: int, count: int) -> ComplexArray:
+        nodes = self.nodes(1.0 + c, step * (start + count))
+        return nodes.line(c, step, start, count)
+
+    def real(self, s: float) -> tuple[float, float, float]:
+        return self.nodes(1.0 + s, 1.0).real(s)
+
+
+class MixtureLoss(QuadratureLoss):
     """Mixtures of shifted noise whose loss increases along the line.
 
     P = sum_i p_i noise(x - a_i), Q = sum_j q_j noise(x - b_j) with every a_i >= 0
@@ -128,7 +156,7 @@ class MixtureLoss(Loss):
         self.largest_order = (4e4 / width) ** 2
         if self._a > 0.0:
             self.largest_order = (1.2e6 / (self._a * width)) ** (2.0 / 3.0)
-        self._nodes: dict[tuple[int, int], Nodes] = {}
+        super().__init__()
         if noise == "laplace":
             self.max_loss = float(self.loss(np.array([self._a + 1.0]))[0])
         elif self._a == 0.0:  # Q alone is shifted: far right only its weight at 0
@@ -233,23 +261,6 @@ class MixtureLoss(Loss):
         log_q, u, loss = self.ratio(x)
         return Nodes(self.log_noise(x) + log_q + log_h, u, loss)
 
-    def nodes(self, t: float, frequency: float) -> Nodes:
-        """Nodes good for exponents up to t, frequencies up to `frequency`."""
-        key = (_bucket(t), _bucket(frequency))
-        if key not in self._nodes:
-            self._nodes[key] = self._build(2.0 ** key[0], 2.0 ** key[1])
-        return self._nodes[key]
-
-    def rounding(self, s: float) -> float:
-        return self.nodes(1.0 + s, 1.0).rounding(s)
-
-    def line(self, c: float, step: float, start: int, count: int) -> ComplexArray:
-        nodes = self.nodes(1.0 + c, step * (start + count))
-        return nodes.line(c, step, start, count)
-
-    def real(self, s: float) -> tuple[float, float, float]:
-        return self.nodes(1.0 + s, 1.0).real(s)
-
     # -- masses ------------------------------------------------------------------
 
     def largest(self, tilt: float) -> float:
@@ -298,7 +309,7 @@ class MixtureLoss(Loss):
         return self._between(points, self.p), self._between(points, self.q), miss
 
 
-class UniformLoss(Loss):
+class UniformLoss(QuadratureLoss):
     """Fixed-size sampling under replacement: the symmetric C_p(G_mu).
 
     Its positive losses are those of (1-p) N(0,1) + p N(mu,1) against N(0,1), its
@@ -311,7 +322,7 @@ class UniformLoss(Loss):
         self.largest_order = self._pair.largest_order
         self._start = mu / 2.0
         self.atom = (1.0 - p) * math.erf(mu / 2.0 / math.sqrt(2.0))
-        self._nodes: dict[tuple[int, int], Nodes] = {}
+        super().__init__()
 
     def _build(self, t: float, frequency: float) -> Nodes:
         high = max(self._pair.support(t)[1], self._start + 14.0)
@@ -330,22 +341,8 @@ class UniformLoss(Loss):
             np.concatenate([loss, -loss]),
         )
 
-    def nodes(self, t: float, frequency: float) -> Nodes:
-        """Nodes good for exponents up to t, frequencies up to `frequency`."""
-        key = (_bucket(t), _bucket(frequency))
-        if key not in self._nodes:
-            self._nodes[key] = self._build(2.0 ** key[0], 2.0 ** key[1])
-        return self._nodes[key]
-
-    def rounding(self, s: float) -> float:
-        return self.nodes(1.0 + s, 1.0).rounding(s)
-
-    def line(self, c: float, step: float, start: int, count: int) -> ComplexArray:
-        nodes = self.nodes(1.0 + c, step * (start + count))
-        return nodes.line(c, step, start, count)
-
     def real(self, s: float) -> tuple[float, float, float]:
-        value, mean, second = self.nodes(1.0 + s, 1.0).real(s)
+        value, mean, second = super().real(s)
         # The atom at zero carries mass but no cumulant excess.
         share = 1.0 - self.atom * math.exp(-value)
         square = share * (second + mean * mean)

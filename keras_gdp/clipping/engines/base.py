@@ -29,6 +29,17 @@ class Engine:
         self.strategy = strategy
         self.physical_batch_size = physical_batch_size
 
+    def factors(self, squared_norms, present):
+        """Returns the clip factors of shape (rows, variables); 0 for an absent row.
+
+        Args:
+            squared_norms: Tensor of shape (rows, variables).
+            present: Boolean tensor of shape (rows,).
+        """
+        factors = self.strategy.factors(squared_norms)
+        factors = factors * tf.cast(present, tf.float32)[:, None]
+        return tf.broadcast_to(factors, tf.shape(squared_norms))
+
     def clip_rows(self, objective: Objective, rows, present) -> ClippedSum:
         """Returns the clipped sum of some rows.
 

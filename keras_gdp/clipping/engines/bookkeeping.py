@@ -29,9 +29,7 @@ class BookkeepingEngine(Engine):
             losses, outputs = objective.batched.losses(rows)
         contributions = recording.contributions(losses, objective.loss_scale)
         squared_norms = squared_norms_of(contributions, losses)
-        factors = self.strategy.factors(squared_norms)
-        factors = factors * tf.cast(present, tf.float32)[:, None]
-        factors = tf.broadcast_to(factors, tf.shape(squared_norms))
+        factors = self.factors(squared_norms, present)
         sums = weighted_sums_of(contributions, factors, objective.variables)
         return ClippedSum(sums, squared_norms, losses, outputs)
 

@@ -25,8 +25,7 @@ class LoopEngine(Engine):
         loss, outputs, gradients = objective.example_gradient(rows)
         squared_norms = [tf.reduce_sum(tf.square(g))[None] for g in gradients]
         stacked = tf.stack([tf.cast(n, tf.float32) for n in squared_norms], axis=1)
-        factors = self.strategy.factors(stacked) * tf.cast(present, tf.float32)[:, None]
-        factors = tf.broadcast_to(factors, tf.shape(stacked))
+        factors = self.factors(stacked, present)
         sums = [
             weighted_sum(factors[:, index], gradient[None])
             for index, gradient in enumerate(gradients)

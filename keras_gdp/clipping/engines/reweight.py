@@ -38,19 +38,17 @@ class ReweightEngine(Engine):
             losses, outputs = objective.batched.losses(rows)
         contributions = recording.contributions(losses, objective.loss_scale)
         squared_norms = squared_norms_of(contributions, losses)
-        factors = self.strategy.factors(squared_norms)
-        if factors.shape[1] != 1:
+        if self.strategy.factors(squared_norms).shape[1] != 1:
             raise UnsupportedLayerError(
                 "the clipping strategy scales the variables of an example separately"
             )
         if recording.half_precision:
             raise UnsupportedLayerError("a layer computes in half precision")
-        factors = factors * tf.cast(present, tf.float32)[:, None]
+        factors = self.factors(squared_norms, present)
         reweighted = recording.gradients(losses, factors[:, 0], objective.loss_scale)
         finite = tf.reduce_all(
             [tf.reduce_all(tf.math.is_finite(g)) for g in reweighted]
         )
-        factors = tf.broadcast_to(factors, tf.shape(squared_norms))
         sums = tf.cond(
             finite,
             lambda: reweighted,

@@ -43,9 +43,7 @@ class VectorizedEngine(Engine):
             ],
             axis=1,
         )
-        factors = self.strategy.factors(squared_norms)
-        factors = factors * tf.cast(present, tf.float32)[:, None]
-        factors = tf.broadcast_to(factors, tf.shape(squared_norms))
+        factors = self.factors(squared_norms, present)
         sums = [
             weighted_sum(factors[:, index], gradient)
             for index, gradient in enumerate(gradients)

@@ -64,6 +64,13 @@ def transposed_convolution(layer, record, inputs):
 )
 def depthwise_convolution(layer, record, inputs):
     """`z = x * K + b`, each channel with filters of its own."""
+    operation = depthwise_operation(layer)
+    outputs = operation(inputs, record.fixed(layer.kernel))
+    return finish(layer, record, inputs, outputs, operation, layer.kernel)
+
+
+def depthwise_operation(layer):
+    """Returns the depthwise convolution of a layer, as a function of its kernel too."""
 
     def operation(inputs, kernel):
         return keras.ops.depthwise_conv(
@@ -75,8 +82,7 @@ def depthwise_convolution(layer, record, inputs):
             data_format=layer.data_format,
         )
 
-    outputs = operation(inputs, record.fixed(layer.kernel))
-    return finish(layer, record, inputs, outputs, operation, layer.kernel)
+    return operation
 
 
 def finish(layer, record, inputs, outputs, operation, kernel):

@@ -2,7 +2,11 @@
 
 import keras
 
-from keras_gdp.clipping.rules.convolution import filter_gradient, finish
+from keras_gdp.clipping.rules.convolution import (
+    depthwise_operation,
+    filter_gradient,
+    finish,
+)
 from keras_gdp.clipping.rules.registry import register
 
 __all__ = []
@@ -15,16 +19,7 @@ L = keras.layers
 )
 def separable_convolution(layer, record, inputs):
     """`z = (x * D) * P + b`."""
-
-    def depthwise(inputs, kernel):
-        return keras.ops.depthwise_conv(
-            inputs,
-            kernel,
-            strides=layer.strides,
-            padding=layer.padding,
-            dilation_rate=layer.dilation_rate,
-            data_format=layer.data_format,
-        )
+    depthwise = depthwise_operation(layer)
 
     def pointwise(inputs, kernel):
         return keras.ops.conv(
