@@ -36,12 +36,12 @@ def guarantees(noise_multiplier: float, epochs: int) -> dict[str, tradeoff.Trade
     }
 
 
-def main() -> None:
+def main(arguments=None):
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--out", type=Path, default=Path("compare_accountants"))
     parser.add_argument("--smoke", action="store_true", help="two settings only")
-    arguments = parser.parse_args()
-    settings = SETTINGS[:2] if arguments.smoke else SETTINGS
+    options = parser.parse_args(arguments)
+    settings = SETTINGS[:2] if options.smoke else SETTINGS
 
     import matplotlib
 
@@ -74,10 +74,10 @@ def main() -> None:
             f"{sigma:>6}{epochs:>8}{clt.mu:>8.3f}"
             + "".join(f"{epsilon:>9.3f}" for epsilon in epsilons)
         )
-    arguments.out.mkdir(parents=True, exist_ok=True)
-    figure.savefig(arguments.out / "tradeoff.png", dpi=120)
-    profiles.savefig(arguments.out / "profiles.png", dpi=120)
-    print(f"epsilon at delta = {DELTA}; figures in {arguments.out}")
+    options.out.mkdir(parents=True, exist_ok=True)
+    figure.savefig(options.out / "tradeoff.png", dpi=120)
+    profiles.savefig(options.out / "profiles.png", dpi=120)
+    print(f"epsilon at delta = {DELTA}; figures in {options.out}")
 
 
 if __name__ == "__main__":
