@@ -38,7 +38,7 @@ _STATE_ADVICE = (
 )
 
 
-def checked_engine(optimizer, objective, row_specs, model=None):
+def checked_engine(optimizer, objective, row_specs, model=None, strategy=None):
     """Refuses what cannot be trained privately, then chooses the engine.
 
     Args:
@@ -46,6 +46,7 @@ def checked_engine(optimizer, objective, row_specs, model=None):
         objective: What will be differentiated.
         row_specs: Nested `tf.TensorSpec`s of a batch.
         model: The model behind the objective; `None` for a plain function.
+        strategy: The clipping strategy where it is not the optimizer's own.
 
     Returns:
         `(engine, reason)`, as `choose_engine`.
@@ -55,7 +56,7 @@ def checked_engine(optimizer, objective, row_specs, model=None):
     validate_state_writes(objective, row_specs, model)
     return choose_engine(
         optimizer.engine_name,
-        optimizer.strategy,
+        strategy or optimizer.strategy,
         optimizer.physical_batch_size,
         objective,
         row_specs,
