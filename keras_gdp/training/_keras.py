@@ -180,22 +180,24 @@ def overwritten_with_gradient(variable) -> bool:
     return bool(getattr(variable, "overwrite_with_gradient", False))
 
 
-def install_hooks(train_step, before_fit, after_fit):
+def install_hooks(train_step, fitting, stepping, compiled, training_without_privacy):
     """Makes `keras.Model` take the private step for private optimizers.
 
     Args:
         train_step: Called as `train_step(model, data)` instead of Keras' own where
             the model's optimizer is private.
-        before_fit: Called as `before_fit(model, optimizer, x, y, batch_size, ...)`
-            with the arguments of `fit`.
-        after_fit: Called as `after_fit(optimizer)` however `fit` ends.
-
-    A model that is compiled anew keeps its ledger: the new private optimizer inherits
-    it from the old one.
+        fitting: Context manager around a private `fit`, called as
+            `fitting(model, optimizer, x, y, batch_size, ...)` with its arguments.
+        stepping: Context manager around a private `train_on_batch`, called as
+            `stepping(model, optimizer)`.
+        compiled: Called as `compiled(model, previous)` after `compile`, with the
+            private optimizer that the model had before, or `None`.
+        training_without_privacy: Called as `training_without_privacy(model)` before
+            a `fit` or `train_on_batch` with an ordinary optimizer.
     """
     if getattr(keras.Model.train_step, "keras_gdp", False):
         return
-    keras_train_step, keras_fit = keras.Model.train_step, keras.Model.fit
+    keras_train_step = keras.Model.train_step
 
     @functools.wraps(keras_train_step)
     def private_or_plain_step(self, data):
@@ -203,16 +205,17 @@ def install_hooks(train_step, before_fit, after_fit):
             return keras_train_step(self, data)
         return train_step(self, data)
 
-    @functools.wraps(keras_fit)
-    def private_or_plain_fit(self, *args, **kwargs):
-        optimizer = private_optimizer(self)
-        if optimizer is None:
-            return keras_fit(self, *args, **kwargs)
-        before_fit(self, optimizer, *args, **kwargs)
-        try:
-            return keras_fit(self, *args, **kwargs)
-        finally:
-            after_fit(optimizer)
+    def within(keras_method, context):
+        @functools.wraps(keras_method)
+        def private_or_plain(self, *args, **kwargs):
+            optimizer = private_optimizer(self)
+            if optimizer is None:
+                training_without_privacy(self)
+                return keras_method(self, *args, **kwargs)
+            with context(self, optimizer, *args, **kwargs):
+                return keras_method(self, *args, **kwargs)
+
+        return private_or_plain
 
     # Loading compares `compile` with that of the class that defines it.
     definer = next(c for c in keras.Model.__mro__ if "compile" in vars(c))
@@ -222,13 +225,15 @@ def install_hooks(train_step, before_fit, after_fit):
     def inheriting_compile(self, *args, **kwargs):
         previous = private_optimizer(self)
         keras_compile(self, *args, **kwargs)
-        optimizer = private_optimizer(self)
-        if previous is not None and optimizer not in (None, previous):
-            optimizer.inherit(previous)
+        compiled(self, previous)
 
     definer.compile = inheriting_compile
     keras.Model.train_step = tf.autograph.experimental.do_not_convert(
         private_or_plain_step
     )
     keras.Model.train_step.keras_gdp = True
-    keras.Model.fit = private_or_plain_fit
+    keras.Model.fit = within(keras.Model.fit, fitting)
+    keras.Model.train_on_batch = within(
+        keras.Model.train_on_batch,
+        lambda model, optimizer, *_, **__: stepping(model, optimizer),
+    )

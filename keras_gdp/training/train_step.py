@@ -1,17 +1,13 @@
-"""The private training step, and what `fit` declares before it."""
+"""The private training step."""
 
-import inspect
 import weakref
 
 import keras
 import tensorflow as tf
 
 from keras_gdp.clipping.objective import as_tensors, num_rows, specs_of
-from keras_gdp.data import SampledDataset
 from keras_gdp.errors import PrivacyError
-from keras_gdp.sampling import Sampling
 from keras_gdp.training import _keras
-from keras_gdp.training.interface import Fitted
 from keras_gdp.training.objective import (
     model_objective,
     present_rows,
@@ -19,7 +15,7 @@ from keras_gdp.training.objective import (
 )
 from keras_gdp.training.validate import checked_engine
 
-__all__ = ["after_fit", "before_fit", "train_step"]
+__all__ = ["forget_engines", "train_step"]
 
 
 def train_step(model, data):
@@ -70,6 +66,11 @@ def _validated_engine(model, optimizer, objective, specs):
 _ENGINES = weakref.WeakKeyDictionary()
 
 
+def forget_engines(optimizer):
+    """Has every kind of batch checked again, as the loss or the model may differ."""
+    _ENGINES.pop(optimizer, None)
+
+
 def _loss_scale(model, optimizer):
     """Returns the fixed factor on each example's loss under 'mixed_float16'.
 
@@ -108,60 +109,3 @@ def _select(leaf, present):
     if mask is not None:
         _keras.set_keras_mask(selected, tf.boolean_mask(mask, present))
     return selected
-
-
-def before_fit(model, optimizer, *args, **kwargs):
-    """Declares to the optimizer how `fit` is going to draw its batches."""
-    call = inspect.signature(keras.Model.fit).bind(model, *args, **kwargs)
-    call.apply_defaults()
-    x, batch_size = call.arguments["x"], call.arguments["batch_size"]
-    if isinstance(x, SampledDataset):
-        if call.arguments["class_weight"] is not None:
-            raise ValueError(
-                "Argument `class_weight` of `fit` cannot be combined with a "
-                f"{type(x).__name__}, whose batches carry sample weights. Pass "
-                "`sample_weight=` to the dataset instead, one weight per example."
-            )
-        _declare(optimizer, x, x.sampling)
-        return
-    length = _array_length(x)
-    if length is None:
-        _declare(optimizer, x, None)
-        return
-    split = call.arguments["validation_split"]
-    if split and call.arguments["validation_data"] is None:
-        length = int(length * (1.0 - split))
-    steps = call.arguments["steps_per_epoch"]
-    if batch_size is None:
-        batch_size = -(-length // steps) if steps else 32
-    if batch_size > length:
-        if optimizer.batch_size is None:
-            raise ValueError(
-                "Argument `batch_size` must not exceed the number of examples. "
-                f"Received: batch_size={batch_size} with {length} examples (`fit` "
-                "takes 32 when none is given). Pass `fit(..., batch_size=...)`, or "
-                "declare the divisor with `batch_size=` on the optimizer."
-            )
-        batch_size = length
-    _declare(optimizer, x, Sampling("shuffle", batch_size, length))
-
-
-def _declare(optimizer, source, sampling):
-    optimizer.fitted = Fitted(source, sampling)
-    if sampling is None:
-        optimizer.bind(Sampling("unknown"))
-    else:
-        optimizer.bind(sampling, sampling.batch_size)
-
-
-def after_fit(optimizer):
-    """Steps outside of `fit` are charged as if they saw every example."""
-    optimizer.fitted = None
-    optimizer.bind(Sampling("unknown"))
-
-
-def _array_length(x):
-    leaves = [leaf for leaf in keras.tree.flatten(x) if leaf is not None]
-    if leaves and all(hasattr(leaf, "shape") for leaf in leaves):
-        return int(leaves[0].shape[0])
-    return None
