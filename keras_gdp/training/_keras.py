@@ -1,9 +1,9 @@
 """The only file that touches Keras' private names.
 
 Tested with Keras 3.15 on TensorFlow 2.21. Names used: `Model._loss_tracker`,
-`Model._compile_loss`, `CompileLoss._metrics`, `Model._compute_loss`,
-`Model._call_has_training_arg`, `Model._symbolic_build`,
-`Layer._flatten_layers`, tensors' `_keras_mask`,
+`Model._get_own_metrics`, `Model._compute_loss`, `Model._call_has_training_arg`,
+`Model._symbolic_build`, `Layer._flatten_layers`, `Layer._metrics`, a metric's
+`update_state` as an attribute of the instance, tensors' `_keras_mask`,
 `LossScaleOptimizer.inner_optimizer`, `Variable.overwrite_with_gradient`.
 """
 
@@ -16,17 +16,18 @@ import tensorflow as tf
 from keras_gdp.training.interface import PrivateUpdate
 
 __all__ = [
+    "all_metrics",
     "call_model",
     "children_of",
+    "has_metrics_inside",
     "install_hooks",
     "keras_mask",
     "layers_of",
     "loss_scale_of",
     "map_rows",
     "private_optimizer",
-    "record_single_losses",
+    "record_metric_updates",
     "set_keras_mask",
-    "single_loss_metrics",
     "without_regularizers",
 ]
 
@@ -49,10 +50,10 @@ def build(model, batch):
         model._symbolic_build(data_batch=batch)
 
 
-def call_model(model, x):
-    """Calls the model as Keras' training step does."""
+def call_model(model, x, training=True):
+    """Calls the model as Keras' training step does, or as `predict` does."""
     if model._call_has_training_arg:
-        return model(x, training=True)
+        return model(x, training=training)
     return model(x)
 
 
@@ -68,36 +69,45 @@ def update_loss_tracker(model, values, sample_weight):
     model._loss_tracker.update_state(values, sample_weight=sample_weight)
 
 
-def single_loss_metrics(model):
-    """Returns the means of a multi-output model's single losses."""
-    return [] if model._compile_loss is None else list(model._compile_loss.metrics)
+def all_metrics(model):
+    """Returns every metric that the training of a model may update, each once."""
+    found = [*model.metrics, *model._get_own_metrics()]
+    for layer in model._flatten_layers():
+        found.extend(layer._metrics)
+    return list({id(metric): metric for metric in found}.values())
+
+
+def has_metrics_inside(model):
+    """Whether the model itself or a layer keeps metrics that `call` can reach."""
+    return any(layer._metrics for layer in model._flatten_layers())
 
 
 @contextlib.contextmanager
-def record_single_losses(model):
-    """Collects the values that Keras would add to `single_loss_metrics`.
+def record_metric_updates(model):
+    """Collects the updates of the model's metrics instead of making them.
 
-    Inside a per-example function these updates would run once per example, or not
-    at all; the values are collected instead and added once, outside.
+    Inside a per-example function they would run once per example, or not at all; the
+    values are collected instead and added once, outside.
+
+    Yields:
+        A list that receives `(metric, args, kwargs)` for each call of `update_state`.
     """
     recorded = []
 
-    class Recorder:
-        def update_state(self, value, sample_weight=None):
-            del sample_weight
-            recorded.append(value)
+    def recorder(metric):
+        def update_state(*args, **kwargs):
+            recorded.append((metric, args, kwargs))
 
-    compile_loss = model._compile_loss
-    if compile_loss is None or not compile_loss._metrics:
-        yield recorded
-        return
-    metrics = compile_loss._metrics
-    original = list(metrics)
-    metrics[:] = [Recorder() for _ in original]
+        return update_state
+
+    metrics = all_metrics(model)
+    for metric in metrics:
+        vars(metric)["update_state"] = recorder(metric)
     try:
         yield recorded
     finally:
-        metrics[:] = original
+        for metric in metrics:
+            del vars(metric)["update_state"]
 
 
 @contextlib.contextmanager

@@ -41,7 +41,7 @@ def train_step(model, data):
             f"Model {model.name!r} has no trainable weights: there is nothing to train."
         )
     objective, outputs = model_objective(model, _loss_scale(model, optimizer))
-    engine = _validated_engine(model, optimizer, objective, specs_of(batch))
+    engine = _validated_engine(model, optimizer, objective, outputs, specs_of(batch))
     present = present_rows(batch[2], rows)
     clipped = engine.clip(objective, batch, present)
     penalty, penalty_gradients = regularizer_gradients(model)
@@ -49,7 +49,7 @@ def train_step(model, data):
     return _metrics(model, batch, present, clipped, outputs, penalty)
 
 
-def _validated_engine(model, optimizer, objective, specs):
+def _validated_engine(model, optimizer, objective, outputs, specs):
     """Returns the engine for this model and batch, checked once per kind of batch."""
     key = (
         id(model),
@@ -59,7 +59,7 @@ def _validated_engine(model, optimizer, objective, specs):
     )
     engines = _ENGINES.setdefault(optimizer, {})
     if key not in engines:
-        engines[key], _ = checked_engine(optimizer, objective, specs, model)
+        engines[key], _ = checked_engine(optimizer, objective, specs, model, outputs)
     return engines[key]
 
 
@@ -86,20 +86,18 @@ _MAX_LOSS_SCALE = 256.0
 
 
 def _metrics(model, batch, present, clipped, outputs, penalty):
-    y_pred, single_losses = outputs.unflatten(clipped.outputs)
-    weight = tf.cast(present, tf.float32)
-    _keras.update_loss_tracker(model, clipped.losses + penalty, weight)
-    for metric, losses in zip(
-        _keras.single_loss_metrics(model), single_losses, strict=True
-    ):
-        metric.update_state(losses, sample_weight=weight)
-    x, y, sample_weight = batch
-    if sample_weight is not None:
+    losses = clipped.losses + penalty
+    _keras.update_loss_tracker(model, losses, tf.cast(present, tf.float32))
+    y_pred, updates = outputs.unflatten(clipped.outputs)
+    shown = (*batch, y_pred, [(args, kwargs) for _, args, kwargs in updates])
+    if batch[2] is not None:
         # Keras' unweighted metrics would count padding rows.
-        x, y, y_pred, sample_weight = keras.tree.map_structure(
-            lambda leaf: None if leaf is None else _select(leaf, present),
-            (x, y, y_pred, sample_weight),
+        shown = keras.tree.map_structure(
+            lambda leaf: None if leaf is None else _select(leaf, present), shown
         )
+    x, y, sample_weight, y_pred, values = shown
+    for (metric, _, _), (args, kwargs) in zip(updates, values, strict=True):
+        metric.update_state(*args, **kwargs)
     return model.compute_metrics(x, y, y_pred, sample_weight=sample_weight)
 
 
