@@ -54,13 +54,12 @@ class PrivateGAN(keras.Model):
         images, _, weights = data
         critic = self.discriminator.trainable_variables
 
-        def loss_on_real(example):
-            # One example, without a batch axis. Padding rows have weight 0.
-            logit = self.discriminator(example["image"][None], training=True)
-            return example["weight"] * tf.nn.softplus(-logit[0, 0])
+        def loss_on_real(image):  # One example, without a batch axis.
+            logit = self.discriminator(image[None], training=True)
+            return tf.nn.softplus(-logit[0, 0])
 
         losses = self.real_optimizer.private_step(
-            loss_on_real, {"image": images, "weight": weights}, critic
+            loss_on_real, images, critic, sample_weight=weights
         )
         self.real_loss.update_state(losses, sample_weight=weights)
 

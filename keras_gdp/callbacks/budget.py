@@ -1,13 +1,14 @@
 """The privacy budget as a Keras callback."""
 
 import math
+import time
 
 import keras
 
 from keras_gdp import _validate, accounting
 from keras_gdp.callbacks.ledger_file import read_ledger, write_ledger
 from keras_gdp.callbacks.statement import PrivacyStatement
-from keras_gdp.data import SampledDataset
+from keras_gdp.data import PoissonDataset, SampledDataset, verified_sampling
 from keras_gdp.errors import (
     BudgetExceededError,
     LedgerError,
@@ -22,6 +23,8 @@ from keras_gdp.training._keras import private_optimizer
 __all__ = ["PrivacyBudget"]
 
 _ACCOUNTANTS = ("exact", "rdp", "moments", "clt")
+# The ledger file is written at every epoch's end, and this often in between.
+_SECONDS_BETWEEN_WRITES = 10.0
 
 
 class PrivacyBudget(keras.callbacks.Callback):
@@ -114,7 +117,12 @@ class PrivacyBudget(keras.callbacks.Callback):
             )
         self._optimizer = optimizer
         self._limit = None
-        self._start = (0, 0)
+        self._fitted = None
+        self._prepared_at, self._confirmed = None, False
+        self._written_at = 0.0
+
+    # Told to `fit`: a saved limit that is reached may be raised by this callback.
+    sets_private_limit = True
 
     # What was spent ----------------------------------------------------------------
 
@@ -212,7 +220,9 @@ class PrivacyBudget(keras.callbacks.Callback):
             assumptions={name: self._assumption(name) for name in _ACCOUNTANTS},
             relation=relation,
             sampling=tuple(
-                f"{phase.steps} steps: {phase.sampling.describe()}" for phase in phases
+                f"{phase.steps} steps with noise multiplier "
+                f"{phase.noise_multiplier:g}: {phase.sampling.describe()}"
+                for phase in phases
             )
             or ("no step was taken",),
             clipping=optimizer.strategy.describe(),
@@ -233,15 +243,23 @@ class PrivacyBudget(keras.callbacks.Callback):
         optimizer = self.optimizer
         if optimizer.noise_multiplier == 0:
             yield "no noise is added: there is no privacy (epsilon is infinite)"
-        if optimizer.noise_seed is not None:
+        elif any(phase.noise_multiplier == 0 for phase in phases):
             yield (
-                f"the noise is reproducible from noise_seed={optimizer.noise_seed}: "
-                "there is no privacy against anyone who knows or guesses the seed"
+                "the model was also trained without noise, or with an optimizer that "
+                "gives no privacy: epsilon is infinite, unless that data was public"
             )
-        if self.dataset is not None and self.dataset.seed is not None:
+        if any(phase.seeded_noise for phase in phases):
+            seed = _seed(optimizer.noise_seed)
             yield (
-                f"the sampling is reproducible from seed={self.dataset.seed}: the "
-                "amplification holds only against those who do not know it"
+                f"the noise is reproducible from noise_seed={seed}: there is no "
+                "privacy against anyone who knows or guesses the seed"
+            )
+        if any(phase.sampling.seeded for phase in phases):
+            source = self.dataset or getattr(self._fitted, "source", None)
+            seed = _seed(getattr(source, "seed", None))
+            yield (
+                f"the sampling is reproducible from seed={seed}: the amplification "
+                "holds only against those who do not know it"
             )
         if self.accountant == "clt":
             yield "the chosen epsilon is an estimate and can lie below the truth"
@@ -260,22 +278,71 @@ class PrivacyBudget(keras.callbacks.Callback):
                     "keras_gdp.PoissonDataset would cost epsilon "
                     f"{alternative.epsilon(self.delta):.4g}"
                 )
-        if self.dataset is None and self._declared is not None:
+        if self._declared is not None and not self._is_verified():
             yield (
                 "the sampling was declared by the user, and could not be checked where "
                 "`fit` did not use a dataset of keras_gdp or plain arrays"
             )
 
+    def _is_verified(self):
+        fitted = self._fitted
+        if self.dataset is not None or fitted is None:
+            return self.dataset is not None
+        return not fitted.own_loop and fitted.sampling is not None
+
     # The callback ------------------------------------------------------------------
 
     def on_train_begin(self, logs=None):
+        self._prepared_at, self._confirmed = None, False
+        try:
+            self._prepare()
+        except (LedgerError, BudgetExceededError):
+            # A callback after this one, such as BackupAndRestore, may be about to
+            # restore the state. No step is taken before all is checked again.
+            if self.optimizer.fitted is None:
+                raise
+
+    def on_epoch_begin(self, epoch, logs=None):
+        self._confirm()
+
+    def _confirm(self):
+        if not self._confirmed:
+            self._prepare()
+            self._confirmed = True
+
+    def _prepare(self):
+        """Checks everything, sets the limit and opens the ledger file."""
         optimizer = self.optimizer
-        sampling = self._resolve_sampling()
         steps = int(optimizer.private_steps.numpy())
+        if self._prepared_at == steps:
+            return
+        sampling = self._resolve_sampling()
         self._check_ledger_file(steps)
-        optimizer.bind(sampling, sampling.batch_size)
-        self._sampling = sampling
-        self._start = (steps, 0 if self.dataset is None else self.dataset.draws)
+        if optimizer.fitted is not None:
+            self._fitted = optimizer.fitted
+            if self._write_ledger_file not in self._fitted.at_end:
+                self._fitted.at_end.append(self._write_ledger_file)
+            optimizer.bind(sampling, sampling.batch_size)
+        else:
+            self._fitted = self._begin_loop(optimizer, sampling)
+            optimizer.bind(Sampling("unknown"), sampling.batch_size)
+        self._set_limit(optimizer, sampling, steps)
+        self._write_ledger_file()
+        self._prepared_at = steps
+
+    def _begin_loop(self, optimizer, sampling):
+        """Returns what a training loop of the user's own draws from."""
+        dataset = self.dataset
+        counted = dataset is not None and not dataset.use_multiprocessing
+        return optimizer.begin(
+            dataset,
+            sampling,
+            draws=dataset.draws if counted else None,
+            padded=isinstance(dataset, PoissonDataset),
+            own_loop=True,
+        )
+
+    def _set_limit(self, optimizer, sampling, steps):
         self._limit = None
         if self.epsilon is None:
             return
@@ -297,16 +364,24 @@ class PrivacyBudget(keras.callbacks.Callback):
             )
 
     def on_train_batch_begin(self, batch, logs=None):
-        # In a loop of the user's own nothing else says where the fit ends: only
-        # steps between these two calls are taken to come from the dataset.
-        if self.optimizer.fitted is None:
-            self.optimizer.bind(self._sampling, new_pass=False)
+        self._confirm()
+        if self._fitted.own_loop:
+            # Nothing else says where such a loop ends: only steps between these two
+            # calls are taken to come from the dataset.
+            self.optimizer.fitted = self._fitted
+            self.optimizer.bind(self._fitted.sampling, new_pass=False)
 
     def on_train_batch_end(self, batch, logs=None):
-        if self.optimizer.fitted is None:
-            self.optimizer.bind(Sampling("unknown"), new_pass=False)
-        steps = int(self.optimizer.private_steps.numpy())
-        self._check_draws(steps)
+        optimizer = self.optimizer
+        try:
+            optimizer.check_served(self._fitted)
+        finally:
+            if self._fitted.own_loop:
+                optimizer.fitted = None
+                optimizer.bind(Sampling("unknown"), new_pass=False)
+        if time.monotonic() - self._written_at > _SECONDS_BETWEEN_WRITES:
+            self._write_ledger_file()
+        steps = int(optimizer.private_steps.numpy())
         if self._limit is not None and steps >= self._limit:
             if self.verbose and not self.model.stop_training:
                 print(f"\nPrivacyBudget: the budget is spent after {steps} steps.")
@@ -334,14 +409,12 @@ class PrivacyBudget(keras.callbacks.Callback):
         fitted = self.optimizer.fitted
         source = None if fitted is None else fitted.source
         if self._declared is None:
-            if isinstance(source, SampledDataset):
-                self.dataset = source
-                return source.sampling
             if fitted is None or fitted.sampling is None:
                 raise ValueError(
-                    "PrivacyBudget cannot tell how the batches are drawn. Pass "
-                    "`dataset=` with the PoissonDataset that is fitted, or declare "
-                    "`sampling=`, `num_examples=` and `batch_size=`."
+                    "PrivacyBudget cannot tell how the batches are drawn. Fit a "
+                    "PoissonDataset (not a subclass that overrides its drawing), pass "
+                    "it as `dataset=` in a loop of your own, or declare `sampling=`, "
+                    "`num_examples=` and `batch_size=`."
                 )
             return fitted.sampling
         if self.dataset is not None:
@@ -359,7 +432,6 @@ class PrivacyBudget(keras.callbacks.Callback):
                     f"uses a {type(source).__name__}: {source.sampling.describe()}. "
                     "Pass `dataset=` and leave the declarations out."
                 )
-            self.dataset = source
             return self._declared
         drawn = None if fitted is None else fitted.sampling
         if drawn is not None and drawn != self._declared:
@@ -388,18 +460,6 @@ class PrivacyBudget(keras.callbacks.Callback):
         )
         return int(releases) * sampling.steps_per_release
 
-    def _check_draws(self, steps):
-        if self.dataset is None or self.dataset.use_multiprocessing:
-            return  # Draws in other processes cannot be counted here.
-        taken = steps - self._start[0]
-        drawn = self.dataset.draws - self._start[1]
-        if taken > drawn:
-            raise SamplingMismatchError(
-                f"{taken} private steps were taken but only {drawn} batches were drawn "
-                f"from the {type(self.dataset).__name__} that PrivacyBudget accounts "
-                "for. Fit that dataset itself; batches must not be reused or cached."
-            )
-
     def _check_ledger_file(self, steps):
         if self.ledger is None:
             return
@@ -415,6 +475,7 @@ class PrivacyBudget(keras.callbacks.Callback):
             )
 
     def _write_ledger_file(self):
+        self._written_at = time.monotonic()
         if self.ledger is not None:
             write_ledger(
                 self.ledger,
@@ -444,6 +505,13 @@ def _declared_sampling(dataset, num_examples, batch_size, sampling):
                 f"Arguments {', '.join(f'`{n}`' for n in given)} cannot be combined "
                 "with `dataset`, which states its own sampling."
             )
+        if verified_sampling(dataset) is None:
+            raise ValueError(
+                f"Argument `dataset` is a {type(dataset).__name__}, which overrides "
+                "how a keras_gdp dataset draws its batches: its sampling is not "
+                "known. Transform examples in the source or in the model instead, or "
+                "declare `sampling=`, `num_examples=` and `batch_size=`."
+            )
         return dataset.sampling
     if not given:
         return None
@@ -458,6 +526,10 @@ def _declared_sampling(dataset, num_examples, batch_size, sampling):
         )
     _validate.one_of("sampling", sampling, ("poisson", "uniform", "shuffle"))
     return Sampling(sampling, batch_size, num_examples)
+
+
+def _seed(seed):
+    return "of an earlier phase" if seed is None else seed
 
 
 def _name(source):

@@ -42,6 +42,9 @@ def write_ledger(path, private_steps, events, delta):
         private_steps: Number of private steps so far.
         events: List of `(event, count)`.
         delta: Delta at which the budget is kept.
+
+    Raises:
+        LedgerError: If the file cannot be written.
     """
     content = {
         "version": _VERSION,
@@ -51,6 +54,16 @@ def write_ledger(path, private_steps, events, delta):
             {"event": event.to_dict(), "count": count} for event, count in events
         ],
     }
+    try:
+        _replace(path, content)
+    except OSError as error:
+        raise LedgerError(
+            f"The privacy ledger {os.fspath(path)!r} cannot be written: {error}. Pass "
+            "the path of a file in a folder that can be written to as `ledger=`."
+        ) from error
+
+
+def _replace(path, content):
     folder = os.path.dirname(os.path.abspath(path))
     os.makedirs(folder, exist_ok=True)
     handle, temporary = tempfile.mkstemp(dir=folder, suffix=".tmp")

@@ -82,7 +82,7 @@ def _difference(engine, objective, rows):
     def clip():
         return engine.clip(objective, repeated, present)
 
-    together = clip()
+    together = clip.get_concrete_function()()
     if not _finite(alone.squared_norms, alone.losses):
         return _NOT_FINITE
     tolerance = _tolerance(objective)

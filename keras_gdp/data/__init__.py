@@ -1,5 +1,10 @@
 """Datasets whose sampling is what the accounting assumes."""
 
-from keras_gdp.data.datasets import PoissonDataset, SampledDataset, UniformDataset
+from keras_gdp.data.datasets import (
+    PoissonDataset,
+    SampledDataset,
+    UniformDataset,
+    verified_sampling,
+)
 
-__all__ = ["PoissonDataset", "SampledDataset", "UniformDataset"]
+__all__ = ["PoissonDataset", "SampledDataset", "UniformDataset", "verified_sampling"]

@@ -14,7 +14,7 @@ from keras_gdp.sampling import (
     uniform_draw,
 )
 
-__all__ = ["PoissonDataset", "SampledDataset", "UniformDataset"]
+__all__ = ["PoissonDataset", "SampledDataset", "UniformDataset", "verified_sampling"]
 
 
 class SampledDataset(keras.utils.PyDataset):
@@ -45,16 +45,16 @@ class SampledDataset(keras.utils.PyDataset):
     ):
         super().__init__(**kwargs)
         self._source = Source(x, y, sample_weight)
-        self.num_examples = len(self._source)
-        self.sampling = Sampling(self.kind, batch_size, self.num_examples)
-        self.batch_size = batch_size
+        self._seed = None if seed is None else _validate.count("seed", seed)
+        self._sampling = Sampling(
+            self.kind, batch_size, len(self._source), seeded=seed is not None
+        )
         if steps_per_epoch is None:
             steps_per_epoch = max(1, round(self.num_examples / batch_size))
         self.steps_per_epoch = _validate.count(
             "steps_per_epoch", steps_per_epoch, minimum=1
         )
-        self.seed = None if seed is None else _validate.count("seed", seed)
-        self.draws = 0
+        self._draws = 0
         self._epoch = 0
         self._lock = threading.Lock()
 
@@ -66,10 +66,37 @@ class SampledDataset(keras.utils.PyDataset):
         self.__dict__.update(state)
         self._lock = threading.Lock()
 
+    # What the accounting rests on can be read, not changed.
+
+    @property
+    def sampling(self) -> Sampling:
+        """How the batches are drawn."""
+        return self._sampling
+
+    @property
+    def num_examples(self) -> int:
+        """Number of examples of the source."""
+        return self._sampling.num_examples
+
+    @property
+    def batch_size(self):
+        """Expected batch size."""
+        return self._sampling.batch_size
+
     @property
     def sampling_probability(self) -> float:
         """Probability with which a given example is in a given batch."""
-        return self.sampling.sampling_probability
+        return self._sampling.sampling_probability
+
+    @property
+    def seed(self):
+        """The seed of the sampling, or `None`."""
+        return self._seed
+
+    @property
+    def draws(self) -> int:
+        """How many batches were drawn so far."""
+        return self._draws
 
     @property
     def num_batches(self) -> int:
@@ -88,11 +115,11 @@ class SampledDataset(keras.utils.PyDataset):
                 f"Batch index must be in [0, {self.steps_per_epoch}). Received: {index}"
             )
         with self._lock:
-            self.draws += 1
+            self._draws += 1
         # Fresh entropy for every draw: batches stay independent across repeated
         # fits, threads and forked workers. A seed makes them a function of
         # (seed, epoch, index) instead.
-        entropy = None if self.seed is None else (self.seed, self._epoch, index)
+        entropy = None if self._seed is None else (self._seed, self._epoch, index)
         return self._batch(np.random.default_rng(entropy))
 
     def _batch(self, rng):
@@ -199,6 +226,35 @@ class UniformDataset(SampledDataset):
         if sample_weight is not None:
             return x, y, sample_weight
         return (x,) if y is None else (x, y)
+
+
+def verified_sampling(dataset):
+    """Returns the sampling of a dataset, or `None` if its drawing was overridden."""
+    base = next(
+        (c for c in (PoissonDataset, UniformDataset) if isinstance(dataset, c)), None
+    )
+    if base is None:
+        return None
+    for name in _DRAWING:
+        if name in vars(dataset):
+            return None
+        if getattr(type(dataset), name) is not getattr(base, name):
+            return None
+    return dataset.sampling
+
+
+_DRAWING = (
+    "__getitem__",
+    "__getattribute__",
+    "_batch",
+    "kind",
+    "sampling",
+    "draws",
+    "seed",
+    "num_examples",
+    "batch_size",
+    "sampling_probability",
+)
 
 
 def _pad(leaf, missing):

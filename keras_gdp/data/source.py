@@ -2,6 +2,7 @@
 
 import keras
 import numpy as np
+import tensorflow as tf
 
 __all__ = ["Source"]
 
@@ -18,6 +19,16 @@ class Source:
     """
 
     def __init__(self, x, y=None, sample_weight=None):
+        if isinstance(x, keras.utils.PyDataset | tf.data.Dataset) or hasattr(
+            x, "__next__"
+        ):
+            raise ValueError(
+                "Argument `x` must give random access to single examples: arrays, or "
+                "an object with `__len__` and `__getitem__` for one example. "
+                f"Received: {type(x).__name__}, which serves a sequence of batches. "
+                "Stack its examples into arrays first, for a tf.data.Dataset with "
+                "`numpy.stack(list(dataset.unbatch().as_numpy_iterator()))`."
+            )
         self._items = None
         if _is_item_source(x):
             self._items = x

@@ -33,6 +33,7 @@ class NoiseStream:
 
     def __init__(self, seed: int | None = None):
         self.seed = seed
+        self._process = os.getpid()
         with tf.init_scope():
             # The plain list keeps Keras and tf.train.Checkpoint from saving the key.
             self._key = [tf.Variable(_fresh_key(seed), trainable=False)]
@@ -43,6 +44,12 @@ class NoiseStream:
 
     def __reduce__(self):
         return NoiseStream, (self.seed,)
+
+    def refresh_after_fork(self) -> None:
+        """Draws a new key if this is a copy of the process that drew the last one."""
+        if self._process != os.getpid():
+            self.refresh()
+            self._process = os.getpid()
 
     def refresh(self) -> None:
         """Draws a new key, unless the stream has a seed."""

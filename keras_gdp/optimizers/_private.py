@@ -1,5 +1,7 @@
 """The mixin that makes a Keras optimizer differentially private."""
 
+import contextlib
+import weakref
 from types import MappingProxyType
 
 import keras
@@ -11,11 +13,16 @@ from keras_gdp.clipping import ClippingStrategy, Flat, Objective
 from keras_gdp.clipping.choose import ENGINES
 from keras_gdp.clipping.made_up import start_strategy
 from keras_gdp.clipping.objective import as_tensors, num_rows, specs_of
-from keras_gdp.errors import LedgerError, UnclippedGradientsError
+from keras_gdp.errors import (
+    LedgerError,
+    SamplingMismatchError,
+    UnclippedGradientsError,
+)
 from keras_gdp.noise import NoiseStream
 from keras_gdp.optimizers._ledger import PrivacyLedger
 from keras_gdp.sampling import Sampling
 from keras_gdp.training import PrivateUpdate
+from keras_gdp.training.interface import Fitted
 from keras_gdp.training.validate import checked_engine
 
 __all__ = ["PrivateOptimizer"]
@@ -122,7 +129,10 @@ class PrivateOptimizer(PrivateUpdate):
                 PrivacyLedger.shape, dtype="float64", name="privacy_ledger"
             ),
             strategy.effective_noise_multiplier(noise_multiplier),
+            seeded_noise=noise_seed is not None,
         )
+        # Steps of earlier optimizers that this ledger holds, by optimizer.
+        self._inherited = weakref.WeakKeyDictionary()
         if batch_size is not None:
             self._divisor.assign(batch_size)
 
@@ -162,25 +172,69 @@ class PrivateOptimizer(PrivateUpdate):
         self._ledger.check(int(self._private_steps.numpy()))
         return self._ledger.phases()
 
+    @property
+    def limit_reached(self):
+        return bool(self._private_steps.numpy() >= self._max_private_steps.numpy())
+
     def inherit(self, previous):
         """Takes over the ledger of the optimizer that trained the same model before.
 
         The weights carry what was spent on them, whoever trains them next. The limit
         comes along too, until a new budget sets another.
         """
-        if int(previous.private_steps.numpy()) <= int(self._private_steps.numpy()):
+        ours, theirs = (int(o.private_steps.numpy()) for o in (self, previous))
+        if theirs and self._inherited.get(previous) == theirs:
             return
-        for ours, theirs in (
-            (self._private_steps, previous._private_steps),
-            (self._max_private_steps, previous._max_private_steps),
-            (self._ledger.variable, previous._ledger.variable),
-        ):
-            ours.assign(theirs)
+        sources = [self, previous]
+        if ours and previous._inherited.get(self) == ours:
+            # All that this optimizer did is in there.
+            sources, ours = [previous], 0
+            self._ledger.clear()
+        left = min(
+            int(o.max_private_steps.numpy()) - int(o.private_steps.numpy())
+            for o in sources
+        )
+        self._ledger.take_over(previous._ledger)
+        self._private_steps.assign(ours + theirs)
+        self._max_private_steps.assign(min(ours + theirs + left, _NO_LIMIT))
+        self._inherited.update(previous._inherited)
+        self._inherited[previous] = theirs
+
+    def charge_unprotected_step(self):
+        self._ledger.charge_unprotected_step()
 
     def bind(self, sampling: Sampling, batch_size=None, *, new_pass=True):
+        self._noise.refresh_after_fork()
         self._ledger.bind(sampling, new_pass)
         if batch_size is not None and self.batch_size is None:
             self._divisor.assign(batch_size)
+
+    @contextlib.contextmanager
+    def unbound(self):
+        binding = self._ledger.binding
+        self._ledger.bind(Sampling("unknown"), new_pass=False)
+        try:
+            yield
+        finally:
+            self._ledger.rebind(binding)
+
+    def begin(self, source, sampling, **facts):
+        return Fitted(source, sampling, self._ledger.taken, **facts)
+
+    def check_served(self, fitted):
+        if fitted.draws is None:
+            return
+        taken = self._ledger.taken - fitted.steps
+        drawn = fitted.source.draws - fitted.draws
+        if taken > drawn:
+            self._ledger.charge_as_unknown(taken - fitted.distrusted)
+            fitted.distrusted = taken
+            raise SamplingMismatchError(
+                f"{taken} private steps were taken but only {drawn} batches were drawn "
+                f"from the {type(fitted.source).__name__} that is accounted for. Fit "
+                "that dataset itself; batches must not be reused or cached. These "
+                "steps are now charged as if each had seen every example."
+            )
 
     def resolve_batch_size(self, static_rows):
         with tf.init_scope():
@@ -284,11 +338,12 @@ class PrivateOptimizer(PrivateUpdate):
             )
         super().apply(list(grads), trainable_variables)
 
-    def private_step(self, loss_fn, batch, variables):
+    def private_step(self, loss_fn, batch, variables, sample_weight=None):
         """Takes one private step on a loss of your own.
 
         For training loops that `fit` does not cover. Every call that touches data is
-        one noised update, and is counted.
+        one noised update, and is counted. During a `fit`, call it from `train_step`
+        alone, once per batch.
 
         Args:
             loss_fn: Maps one example to its loss, a scalar. An example is `batch`
@@ -298,19 +353,30 @@ class PrivateOptimizer(PrivateUpdate):
             batch: A tensor, or a nested structure of tensors, with a leading axis of
                 examples. Its static size is the divisor if nothing else is declared.
             variables: The Keras variables to update.
+            sample_weight: Tensor of shape (batch,) that multiplies the losses, or
+                `None` for ones. An example of weight 0 contributes exactly nothing;
+                pass the weights that a `PoissonDataset` serves, which are 0 for its
+                padding rows.
 
         Returns:
-            The losses of the examples, a tensor of shape (batch,), without clipping
-            or noise: not private to publish.
+            The losses of the examples, a tensor of shape (batch,), without weights,
+            clipping or noise: not private to publish.
 
         Raises:
             UnsupportedLayerError: If computing the loss writes variables.
-            ValueError: If `loss_fn` does not return a scalar.
+            ValueError: If `loss_fn` does not return a scalar, or if `sample_weight`
+                is missing for the padded batches of a `PoissonDataset`.
         """
         variables = list(variables)
+        if sample_weight is None and self.fitted is not None and self.fitted.padded:
+            raise ValueError(
+                "Argument `sample_weight` is missing. The batches of a PoissonDataset "
+                "are padded with rows of weight 0, which would count as examples. "
+                "Unpack `x, y, sample_weight = data` and pass `sample_weight=`."
+            )
 
         def example_loss(row):
-            example = tf.nest.map_structure(
+            example, weight = tf.nest.map_structure(
                 lambda leaf: None if leaf is None else leaf[0], row
             )
             loss = tf.convert_to_tensor(loss_fn(example))
@@ -319,10 +385,15 @@ class PrivateOptimizer(PrivateUpdate):
                     "`loss_fn` must return a scalar for one example. Received shape "
                     f"{loss.shape}."
                 )
-            return tf.reshape(loss, []), []
+            loss = tf.reshape(loss, [])
+            return loss * tf.cast(weight, loss.dtype), [loss[None]]
 
         batch = as_tensors(batch)
         rows = num_rows(batch)
+        if sample_weight is None:
+            sample_weight = tf.ones([rows])
+        sample_weight = _row_weights(sample_weight, rows)
+        batch = (batch, sample_weight)
         self.resolve_batch_size(rows if isinstance(rows, int) else None)
         objective = Objective(
             example_loss,
@@ -331,9 +402,9 @@ class PrivateOptimizer(PrivateUpdate):
         specs = specs_of(batch)
         self.prepare_clipping(variables, objective, specs)
         engine, _ = checked_engine(self, objective, specs)
-        clipped = engine.clip(objective, batch, tf.ones([rows], tf.bool))
+        clipped = engine.clip(objective, batch, tf.not_equal(sample_weight, 0.0))
         self.apply_clipped_sum(clipped, variables)
-        return clipped.losses
+        return clipped.outputs[0]
 
     def load_own_variables(self, store):
         """Restores the state; refuses a file whose ledger does not fit."""
@@ -342,8 +413,9 @@ class PrivateOptimizer(PrivateUpdate):
                 f"The saved optimizer has {len(store.keys())} variables, "
                 f"{type(self).__name__} has {len(self.variables)}: it was saved by "
                 "another optimizer, or before it was built. Loading it would lose the "
-                "count of private steps. To start from the weights alone, load them "
-                "before `compile()`."
+                "count of private steps. Compile with the class of optimizer that "
+                "saved the file and load; then compile anew with another, which takes "
+                "over the ledger."
             )
         super().load_own_variables(store)
         if self.batch_size is not None:
@@ -364,6 +436,19 @@ class PrivateOptimizer(PrivateUpdate):
             if isinstance(config.get(name), dict):
                 config[name] = keras.saving.deserialize_keras_object(config[name])
         return super().from_config(config, custom_objects=custom_objects)
+
+
+def _row_weights(sample_weight, rows):
+    weights = tf.cast(tf.convert_to_tensor(sample_weight), tf.float32)
+    if weights.shape.rank == 2 and weights.shape[1] == 1:
+        weights = weights[:, 0]
+    static = isinstance(rows, int) and weights.shape[0] is not None
+    if weights.shape.rank != 1 or (static and weights.shape[0] != rows):
+        raise ValueError(
+            "Argument `sample_weight` must hold one weight per example, shape "
+            f"({rows if static else 'batch'},). Received shape {weights.shape}."
+        )
+    return weights
 
 
 def _serialize(value):

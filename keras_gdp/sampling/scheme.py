@@ -1,7 +1,7 @@
 """Sampling schemes: what each step sees of the data, as accounting events."""
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from keras_gdp import _validate
 from keras_gdp.accounting.events import (
@@ -27,11 +27,14 @@ class Sampling:
             `"unknown"` (every step may see every example).
         batch_size: Expected batch size, > 0; 0 for `"unknown"`.
         num_examples: Declared size of the data set, >= batch_size; 0 for `"unknown"`.
+        seeded: Whether the draws can be reproduced from a seed, which voids the
+            amplification against those who know it. Not part of equality.
     """
 
     kind: str
     batch_size: float = 0
     num_examples: int = 0
+    seeded: bool = field(default=False, compare=False)
 
     def __post_init__(self) -> None:
         _validate.one_of("sampling", self.kind, KINDS)

@@ -1,9 +1,9 @@
 """The only file that touches Keras' private names.
 
 Tested with Keras 3.15 on TensorFlow 2.21. Names used: `Model._loss_tracker`,
-`Model._compile_loss`, `CompileLoss._metrics`, `Model._compute_loss`,
-`Model._call_has_training_arg`, `Model._symbolic_build`,
-`Layer._flatten_layers`, tensors' `_keras_mask`,
+`Model._get_own_metrics`, `Model._compute_loss`, `Model._call_has_training_arg`,
+`Model._symbolic_build`, `Layer._flatten_layers`, `Layer._metrics`, a metric's
+`update_state` as an attribute of the instance, tensors' `_keras_mask`,
 `LossScaleOptimizer.inner_optimizer`, `Variable.overwrite_with_gradient`.
 """
 
@@ -16,17 +16,18 @@ import tensorflow as tf
 from keras_gdp.training.interface import PrivateUpdate
 
 __all__ = [
+    "all_metrics",
     "call_model",
     "children_of",
+    "has_metrics_inside",
     "install_hooks",
     "keras_mask",
     "layers_of",
     "loss_scale_of",
     "map_rows",
     "private_optimizer",
-    "record_single_losses",
+    "record_metric_updates",
     "set_keras_mask",
-    "single_loss_metrics",
     "without_regularizers",
 ]
 
@@ -49,10 +50,10 @@ def build(model, batch):
         model._symbolic_build(data_batch=batch)
 
 
-def call_model(model, x):
-    """Calls the model as Keras' training step does."""
+def call_model(model, x, training=True):
+    """Calls the model as Keras' training step does, or as `predict` does."""
     if model._call_has_training_arg:
-        return model(x, training=True)
+        return model(x, training=training)
     return model(x)
 
 
@@ -68,36 +69,45 @@ def update_loss_tracker(model, values, sample_weight):
     model._loss_tracker.update_state(values, sample_weight=sample_weight)
 
 
-def single_loss_metrics(model):
-    """Returns the means of a multi-output model's single losses."""
-    return [] if model._compile_loss is None else list(model._compile_loss.metrics)
+def all_metrics(model):
+    """Returns every metric that the training of a model may update, each once."""
+    found = [*model.metrics, *model._get_own_metrics()]
+    for layer in model._flatten_layers():
+        found.extend(layer._metrics)
+    return list({id(metric): metric for metric in found}.values())
+
+
+def has_metrics_inside(model):
+    """Whether the model itself or a layer keeps metrics that `call` can reach."""
+    return any(layer._metrics for layer in model._flatten_layers())
 
 
 @contextlib.contextmanager
-def record_single_losses(model):
-    """Collects the values that Keras would add to `single_loss_metrics`.
+def record_metric_updates(model):
+    """Collects the updates of the model's metrics instead of making them.
 
-    Inside a per-example function these updates would run once per example, or not
-    at all; the values are collected instead and added once, outside.
+    Inside a per-example function they would run once per example, or not at all; the
+    values are collected instead and added once, outside.
+
+    Yields:
+        A list that receives `(metric, args, kwargs)` for each call of `update_state`.
     """
     recorded = []
 
-    class Recorder:
-        def update_state(self, value, sample_weight=None):
-            del sample_weight
-            recorded.append(value)
+    def recorder(metric):
+        def update_state(*args, **kwargs):
+            recorded.append((metric, args, kwargs))
 
-    compile_loss = model._compile_loss
-    if compile_loss is None or not compile_loss._metrics:
-        yield recorded
-        return
-    metrics = compile_loss._metrics
-    original = list(metrics)
-    metrics[:] = [Recorder() for _ in original]
+        return update_state
+
+    metrics = all_metrics(model)
+    for metric in metrics:
+        vars(metric)["update_state"] = recorder(metric)
     try:
         yield recorded
     finally:
-        metrics[:] = original
+        for metric in metrics:
+            del vars(metric)["update_state"]
 
 
 @contextlib.contextmanager
@@ -180,22 +190,24 @@ def overwritten_with_gradient(variable) -> bool:
     return bool(getattr(variable, "overwrite_with_gradient", False))
 
 
-def install_hooks(train_step, before_fit, after_fit):
+def install_hooks(train_step, fitting, stepping, compiled, training_without_privacy):
     """Makes `keras.Model` take the private step for private optimizers.
 
     Args:
         train_step: Called as `train_step(model, data)` instead of Keras' own where
             the model's optimizer is private.
-        before_fit: Called as `before_fit(model, optimizer, x, y, batch_size, ...)`
-            with the arguments of `fit`.
-        after_fit: Called as `after_fit(optimizer)` however `fit` ends.
-
-    A model that is compiled anew keeps its ledger: the new private optimizer inherits
-    it from the old one.
+        fitting: Context manager around a private `fit`, called as
+            `fitting(model, optimizer, x, y, batch_size, ...)` with its arguments.
+        stepping: Context manager around a private `train_on_batch`, called as
+            `stepping(model, optimizer)`.
+        compiled: Called as `compiled(model, previous)` after `compile`, with the
+            private optimizer that the model had before, or `None`.
+        training_without_privacy: Called as `training_without_privacy(model)` before
+            a `fit` or `train_on_batch` with an ordinary optimizer.
     """
     if getattr(keras.Model.train_step, "keras_gdp", False):
         return
-    keras_train_step, keras_fit = keras.Model.train_step, keras.Model.fit
+    keras_train_step = keras.Model.train_step
 
     @functools.wraps(keras_train_step)
     def private_or_plain_step(self, data):
@@ -203,16 +215,17 @@ def install_hooks(train_step, before_fit, after_fit):
             return keras_train_step(self, data)
         return train_step(self, data)
 
-    @functools.wraps(keras_fit)
-    def private_or_plain_fit(self, *args, **kwargs):
-        optimizer = private_optimizer(self)
-        if optimizer is None:
-            return keras_fit(self, *args, **kwargs)
-        before_fit(self, optimizer, *args, **kwargs)
-        try:
-            return keras_fit(self, *args, **kwargs)
-        finally:
-            after_fit(optimizer)
+    def within(keras_method, context):
+        @functools.wraps(keras_method)
+        def private_or_plain(self, *args, **kwargs):
+            optimizer = private_optimizer(self)
+            if optimizer is None:
+                training_without_privacy(self)
+                return keras_method(self, *args, **kwargs)
+            with context(self, optimizer, *args, **kwargs):
+                return keras_method(self, *args, **kwargs)
+
+        return private_or_plain
 
     # Loading compares `compile` with that of the class that defines it.
     definer = next(c for c in keras.Model.__mro__ if "compile" in vars(c))
@@ -222,13 +235,15 @@ def install_hooks(train_step, before_fit, after_fit):
     def inheriting_compile(self, *args, **kwargs):
         previous = private_optimizer(self)
         keras_compile(self, *args, **kwargs)
-        optimizer = private_optimizer(self)
-        if previous is not None and optimizer not in (None, previous):
-            optimizer.inherit(previous)
+        compiled(self, previous)
 
     definer.compile = inheriting_compile
     keras.Model.train_step = tf.autograph.experimental.do_not_convert(
         private_or_plain_step
     )
     keras.Model.train_step.keras_gdp = True
-    keras.Model.fit = private_or_plain_fit
+    keras.Model.fit = within(keras.Model.fit, fitting)
+    keras.Model.train_on_batch = within(
+        keras.Model.train_on_batch,
+        lambda model, optimizer, *_, **__: stepping(model, optimizer),
+    )

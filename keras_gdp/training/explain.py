@@ -20,8 +20,8 @@ def explain_clipping(model, optimizer=None, *, batch=None) -> str:
         model: A compiled and built Keras model.
         optimizer: The DP optimizer; by default the one the model was compiled with.
         batch: A batch `(x, y)` or `(x, y, sample_weight)` as `fit` would see it;
-            needed for models whose input shapes Keras does not know, and for losses
-            on other targets than one tensor shaped like the output.
+            needed for models whose input shapes Keras does not know. Without one,
+            the layers are checked but not the loss.
 
     Returns:
         A text of several lines: the engine and the reason for it, the clipping, and
@@ -37,8 +37,9 @@ def explain_clipping(model, optimizer=None, *, batch=None) -> str:
             "Argument `optimizer` must be a DP optimizer, or `model` compiled with one."
             f" Received: optimizer={optimizer}."
         )
+    loss = _keras.compute_loss
     if batch is None:
-        batch = _symbolic_batch(model)
+        batch, loss = (_symbolic_inputs(model),), _stand_in_loss
     specs = keras.tree.map_structure(
         lambda leaf: (
             None
@@ -47,9 +48,11 @@ def explain_clipping(model, optimizer=None, *, batch=None) -> str:
         ),
         keras.utils.unpack_x_y_sample_weight(batch),
     )
-    objective, _ = model_objective(model)
+    objective, _ = model_objective(model, compute_loss=loss)
     strategy = _ready_strategy(optimizer, model, objective, specs)
-    engine, reason = checked_engine(optimizer, objective, specs, model, strategy)
+    engine, reason = checked_engine(
+        optimizer, objective, specs, model, strategy=strategy
+    )
     lines = [
         f"Engine: {engine.name} ({reason}).",
         f"Clipping: {strategy.describe()}.",
@@ -104,23 +107,28 @@ def _owned_by(layer, variable):
     )
 
 
-def _symbolic_batch(model):
+def _stand_in_loss(model, x, y, y_pred, sample_weight):
+    """Uses all predictions; targets are not known without a batch."""
+    del x, y, sample_weight
+    return tf.add_n(
+        [
+            tf.reduce_sum(tf.square(tf.cast(p, "float32")))
+            for p in tf.nest.flatten(y_pred)
+        ]
+        + [tf.cast(loss, "float32") for loss in model.losses]
+    )
+
+
+def _symbolic_inputs(model):
     try:
         inputs = keras.tree.map_structure(
             lambda t: keras.KerasTensor([None, *t.shape[1:]], t.dtype), model.inputs
         )
         struct = getattr(model, "_inputs_struct", None)
-        x = (
-            keras.tree.pack_sequence_as(struct, inputs)
-            if struct is not None
-            else inputs
-        )
-        outputs = model.outputs
     except (AttributeError, ValueError) as error:
         raise PrivacyError(
             "The input shapes of this model are not known. Pass `batch=` with one "
             "batch of training data."
         ) from error
-    x = x[0] if isinstance(x, list) and len(x) == 1 else x
-    y = outputs[0] if len(outputs) == 1 else list(outputs)
-    return x, y
+    x = inputs if struct is None else keras.tree.pack_sequence_as(struct, inputs)
+    return x[0] if isinstance(x, list) and len(x) == 1 else x

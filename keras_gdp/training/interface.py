@@ -1,7 +1,8 @@
 """What the training step needs of an optimizer."""
 
 import abc
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import Any
 
 from keras_gdp.clipping import ClippedSum
@@ -10,17 +11,30 @@ from keras_gdp.sampling import Sampling
 __all__ = ["Fitted", "PrivateUpdate"]
 
 
-@dataclass(frozen=True)
+@dataclass
 class Fitted:
-    """What `fit` is running on.
+    """What `fit`, or a training loop, is running on.
 
     Attributes:
         source: The first argument of `fit`.
-        sampling: How `fit` draws batches from it; `None` where that cannot be known.
+        sampling: How batches are drawn from it; `None` where that cannot be known.
+        steps: Private steps that this process had taken before it began.
+        draws: Batches that `source` had served before it began; `None` where it does
+            not count them.
+        padded: Whether batches carry padding rows, of sample weight 0.
+        own_loop: Whether a training loop of the user's own takes the steps.
+        distrusted: Steps since that turned out not to come from `source`.
+        at_end: Called without arguments however `fit` ends.
     """
 
     source: Any
     sampling: Sampling | None
+    steps: int = 0
+    draws: int | None = None
+    padded: bool = False
+    own_loop: bool = False
+    distrusted: int = 0
+    at_end: list[Callable] = field(default_factory=list)
 
 
 class PrivateUpdate(abc.ABC):
@@ -57,10 +71,6 @@ class PrivateUpdate(abc.ABC):
         """
 
     @abc.abstractmethod
-    def inherit(self, previous):
-        """Takes over the ledger of the model's previous private optimizer."""
-
-    @abc.abstractmethod
     def resolve_batch_size(self, static_rows):
         """Fixes the divisor before the first step.
 
@@ -78,3 +88,31 @@ class PrivateUpdate(abc.ABC):
             batch_size: The divisor that this implies, where none was declared.
             new_pass: Whether a pass over the data starts here.
         """
+
+    @abc.abstractmethod
+    def unbound(self):
+        """Context in which steps are charged as if they saw every example."""
+
+    @abc.abstractmethod
+    def begin(self, source, sampling, **facts) -> Fitted:
+        """Returns the `Fitted` of a source, as of now."""
+
+    @abc.abstractmethod
+    def check_served(self, fitted: Fitted):
+        """Raises `SamplingMismatchError` if steps were taken that nobody drew.
+
+        They are charged as if they had seen every example, before it raises.
+        """
+
+    @property
+    @abc.abstractmethod
+    def limit_reached(self) -> bool:
+        """Whether no further step changes anything."""
+
+    @abc.abstractmethod
+    def inherit(self, previous):
+        """Takes over the ledger of the model's previous private optimizer."""
+
+    @abc.abstractmethod
+    def charge_unprotected_step(self):
+        """Notes that the model saw data through an optimizer without noise."""

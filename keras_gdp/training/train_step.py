@@ -1,17 +1,13 @@
-"""The private training step, and what `fit` declares before it."""
+"""The private training step."""
 
-import inspect
 import weakref
 
 import keras
 import tensorflow as tf
 
 from keras_gdp.clipping.objective import as_tensors, num_rows, specs_of
-from keras_gdp.data import SampledDataset
 from keras_gdp.errors import PrivacyError
-from keras_gdp.sampling import Sampling
 from keras_gdp.training import _keras
-from keras_gdp.training.interface import Fitted
 from keras_gdp.training.objective import (
     model_objective,
     present_rows,
@@ -19,7 +15,7 @@ from keras_gdp.training.objective import (
 )
 from keras_gdp.training.validate import checked_engine
 
-__all__ = ["after_fit", "before_fit", "train_step"]
+__all__ = ["forget_engines", "train_step"]
 
 
 def train_step(model, data):
@@ -47,7 +43,7 @@ def train_step(model, data):
     objective, outputs = model_objective(model, _loss_scale(model, optimizer))
     specs = specs_of(batch)
     optimizer.prepare_clipping(model.trainable_variables, objective, specs)
-    engine = _validated_engine(model, optimizer, objective, specs)
+    engine = _validated_engine(model, optimizer, objective, outputs, specs)
     present = present_rows(batch[2], rows)
     clipped = engine.clip(objective, batch, present)
     penalty, penalty_gradients = regularizer_gradients(model)
@@ -55,7 +51,7 @@ def train_step(model, data):
     return _metrics(model, batch, present, clipped, outputs, penalty)
 
 
-def _validated_engine(model, optimizer, objective, specs):
+def _validated_engine(model, optimizer, objective, outputs, specs):
     """Returns the engine for this model and batch, checked once per kind of batch."""
     key = (
         id(model),
@@ -65,11 +61,16 @@ def _validated_engine(model, optimizer, objective, specs):
     )
     engines = _ENGINES.setdefault(optimizer, {})
     if key not in engines:
-        engines[key], _ = checked_engine(optimizer, objective, specs, model)
+        engines[key], _ = checked_engine(optimizer, objective, specs, model, outputs)
     return engines[key]
 
 
 _ENGINES = weakref.WeakKeyDictionary()
+
+
+def forget_engines(optimizer):
+    """Has every kind of batch checked again, as the loss or the model may differ."""
+    _ENGINES.pop(optimizer, None)
 
 
 def _loss_scale(model, optimizer):
@@ -87,20 +88,18 @@ _MAX_LOSS_SCALE = 256.0
 
 
 def _metrics(model, batch, present, clipped, outputs, penalty):
-    y_pred, single_losses = outputs.unflatten(clipped.outputs)
-    weight = tf.cast(present, tf.float32)
-    _keras.update_loss_tracker(model, clipped.losses + penalty, weight)
-    for metric, losses in zip(
-        _keras.single_loss_metrics(model), single_losses, strict=True
-    ):
-        metric.update_state(losses, sample_weight=weight)
-    x, y, sample_weight = batch
-    if sample_weight is not None:
+    losses = clipped.losses + penalty
+    _keras.update_loss_tracker(model, losses, tf.cast(present, tf.float32))
+    y_pred, updates = outputs.unflatten(clipped.outputs)
+    shown = (*batch, y_pred, [(args, kwargs) for _, args, kwargs in updates])
+    if batch[2] is not None:
         # Keras' unweighted metrics would count padding rows.
-        x, y, y_pred, sample_weight = keras.tree.map_structure(
-            lambda leaf: None if leaf is None else _select(leaf, present),
-            (x, y, y_pred, sample_weight),
+        shown = keras.tree.map_structure(
+            lambda leaf: None if leaf is None else _select(leaf, present), shown
         )
+    x, y, sample_weight, y_pred, values = shown
+    for (metric, _, _), (args, kwargs) in zip(updates, values, strict=True):
+        metric.update_state(*args, **kwargs)
     return model.compute_metrics(x, y, y_pred, sample_weight=sample_weight)
 
 
@@ -110,60 +109,3 @@ def _select(leaf, present):
     if mask is not None:
         _keras.set_keras_mask(selected, tf.boolean_mask(mask, present))
     return selected
-
-
-def before_fit(model, optimizer, *args, **kwargs):
-    """Declares to the optimizer how `fit` is going to draw its batches."""
-    call = inspect.signature(keras.Model.fit).bind(model, *args, **kwargs)
-    call.apply_defaults()
-    x, batch_size = call.arguments["x"], call.arguments["batch_size"]
-    if isinstance(x, SampledDataset):
-        if call.arguments["class_weight"] is not None:
-            raise ValueError(
-                "Argument `class_weight` of `fit` cannot be combined with a "
-                f"{type(x).__name__}, whose batches carry sample weights. Pass "
-                "`sample_weight=` to the dataset instead, one weight per example."
-            )
-        _declare(optimizer, x, x.sampling)
-        return
-    length = _array_length(x)
-    if length is None:
-        _declare(optimizer, x, None)
-        return
-    split = call.arguments["validation_split"]
-    if split and call.arguments["validation_data"] is None:
-        length = int(length * (1.0 - split))
-    steps = call.arguments["steps_per_epoch"]
-    if batch_size is None:
-        batch_size = -(-length // steps) if steps else 32
-    if batch_size > length:
-        if optimizer.batch_size is None:
-            raise ValueError(
-                "Argument `batch_size` must not exceed the number of examples. "
-                f"Received: batch_size={batch_size} with {length} examples (`fit` "
-                "takes 32 when none is given). Pass `fit(..., batch_size=...)`, or "
-                "declare the divisor with `batch_size=` on the optimizer."
-            )
-        batch_size = length
-    _declare(optimizer, x, Sampling("shuffle", batch_size, length))
-
-
-def _declare(optimizer, source, sampling):
-    optimizer.fitted = Fitted(source, sampling)
-    if sampling is None:
-        optimizer.bind(Sampling("unknown"))
-    else:
-        optimizer.bind(sampling, sampling.batch_size)
-
-
-def after_fit(optimizer):
-    """Steps outside of `fit` are charged as if they saw every example."""
-    optimizer.fitted = None
-    optimizer.bind(Sampling("unknown"))
-
-
-def _array_length(x):
-    leaves = [leaf for leaf in keras.tree.flatten(x) if leaf is not None]
-    if leaves and all(hasattr(leaf, "shape") for leaf in leaves):
-        return int(leaves[0].shape[0])
-    return None

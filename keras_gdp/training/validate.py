@@ -8,7 +8,7 @@ from keras_gdp.training import _keras
 
 __all__ = [
     "checked_engine",
-    "validate_state_writes",
+    "validate_state",
     "validate_variables",
     "written_variables",
 ]
@@ -38,7 +38,9 @@ _STATE_ADVICE = (
 )
 
 
-def checked_engine(optimizer, objective, row_specs, model=None, strategy=None):
+def checked_engine(
+    optimizer, objective, row_specs, model=None, outputs=None, *, strategy=None
+):
     """Refuses what cannot be trained privately, then chooses the engine.
 
     Args:
@@ -46,6 +48,8 @@ def checked_engine(optimizer, objective, row_specs, model=None, strategy=None):
         objective: What will be differentiated.
         row_specs: Nested `tf.TensorSpec`s of a batch.
         model: The model behind the objective; `None` for a plain function.
+        outputs: The `ModelOutputs` of the objective, to trace the model's metrics as
+            well; `None` where targets are not known.
         strategy: The clipping strategy where it is not the optimizer's own.
 
     Returns:
@@ -53,7 +57,7 @@ def checked_engine(optimizer, objective, row_specs, model=None, strategy=None):
     """
     if model is not None:
         validate_variables(model)
-    validate_state_writes(objective, row_specs, model)
+    validate_state(objective, row_specs, model, outputs)
     return choose_engine(
         optimizer.engine_name,
         strategy or optimizer.strategy,
@@ -74,44 +78,99 @@ def validate_variables(model):
             )
 
 
-def validate_state_writes(objective, row_specs, model=None):
-    """Raises if computing the loss of one example writes a variable.
+def validate_state(objective, row_specs, model=None, outputs=None):
+    """Raises if data could leave the step other than through the noised gradient.
 
-    The forward pass is traced on one row, and the graph is searched for writes to
-    anything but random seeds and metrics.
+    Loss and metrics of one example are traced, and the graph is searched for writes
+    to anything but random seeds and metrics, and for metrics that the loss or the
+    predictions read.
 
     Args:
         objective: What will be differentiated.
         row_specs: Nested `tf.TensorSpec`s of a batch.
-        model: Names the layer in the message; `None` for a plain function.
+        model: The model behind it; `None` for a plain function.
+        outputs: The `ModelOutputs` of the objective, to trace the model's metrics as
+            well; `None` where targets are not known.
 
     Raises:
         UnsupportedLayerError: Naming the layer and variable, and the way out.
     """
+
+    def training(row):
+        loss, tensors = objective.example_loss(row)
+        if outputs is not None:
+            x, y, sample_weight = row
+            y_pred, _ = outputs.unflatten(tensors)
+            model.compute_metrics(x, y, y_pred, sample_weight=sample_weight)
+        return [loss, *tensors]
+
+    def prediction(row):
+        y_pred = _keras.call_model(model, row[0], training=False)
+        return tf.nest.flatten(y_pred)
+
+    graph = _graph_of_one_row(training, row_specs)
+    metrics = [] if model is None else _metric_variables(model)
+    allowed = [v for v in graph.variables if _is_random_seed(v)] + metrics
+    for handle in written_variables(graph):
+        if not any(handle is variable.handle for variable in allowed):
+            raise UnsupportedLayerError(_describe(handle, graph, model))
+    _validate_unread(metrics, graph)
+    if model is not None and _keras.has_metrics_inside(model):
+        _validate_unread(metrics, _graph_of_one_row(prediction, row_specs))
+
+
+def _graph_of_one_row(function, row_specs):
+    """Returns the graph of a function of one row, which returns a list of tensors."""
     leaves = tf.nest.flatten(row_specs)
 
     @tf.function(autograph=False)
-    def forward(*tensors):
+    def of_tensors(*tensors):
         tensors = iter(tensors)
-        row = tf.nest.pack_sequence_as(
-            row_specs, [None if leaf is None else next(tensors) for leaf in leaves]
+        return function(
+            tf.nest.pack_sequence_as(
+                row_specs, [None if leaf is None else next(tensors) for leaf in leaves]
+            )
         )
-        return objective.example_loss(row)[0]
 
     with tf.init_scope():
-        graph = forward.get_concrete_function(
+        return of_tensors.get_concrete_function(
             *(
                 tf.TensorSpec([1, *leaf.shape[1:]], leaf.dtype)
                 for leaf in leaves
                 if leaf is not None
             )
         ).graph
-    allowed = [v for v in graph.variables if _is_random_seed(v)]
-    if model is not None:
-        allowed += [variable.value for variable in model.metrics_variables]
-    for handle in written_variables(graph):
-        if not any(handle is variable.handle for variable in allowed):
-            raise UnsupportedLayerError(_describe(handle, graph, model))
+
+
+def _metric_variables(model):
+    return [
+        variable.value
+        for metric in _keras.all_metrics(model)
+        for variable in metric.variables
+    ]
+
+
+def _validate_unread(metrics, graph):
+    """Raises if an output of the graph depends on a metric, as on hidden state."""
+    handles = {id(variable.handle): variable for variable in metrics}
+    captured = {
+        inner.name: handles[id(outer)]
+        for outer, inner in graph.captures
+        if id(outer) in handles
+    }
+    waiting, seen = list(graph.outputs), set()
+    while captured and waiting:
+        tensor = waiting.pop()
+        if tensor.name in captured:
+            raise UnsupportedLayerError(
+                "The loss or the predictions read the metric variable "
+                f"{captured[tensor.name].name!r}. Metrics hold training data without "
+                "noise, so nothing that is trained or predicted may depend on one. "
+                "Use metrics for display only."
+            )
+        if tensor.op.name not in seen:
+            seen.add(tensor.op.name)
+            waiting.extend(tensor.op.inputs)
 
 
 def written_variables(graph):

@@ -7,7 +7,11 @@ import numpy as np
 import tensorflow as tf
 
 from keras_gdp import _validate
-from keras_gdp.clipping.strategies.base import ROUNDING_MARGIN, safe_bound
+from keras_gdp.clipping.strategies.base import (
+    ROUNDING_MARGIN,
+    checked_bound,
+    safe_bound,
+)
 from keras_gdp.clipping.strategies.groups import GroupedStrategy
 
 __all__ = ["AdaptivePerLayer"]
@@ -77,11 +81,11 @@ class AdaptivePerLayer(GroupedStrategy):
         )
         if isinstance(initial_l2_norm_clip, list | tuple | np.ndarray):
             initial_l2_norm_clip = [
-                _validate.positive("initial_l2_norm_clip", bound)
+                checked_bound("initial_l2_norm_clip", bound)
                 for bound in initial_l2_norm_clip
             ]
         elif initial_l2_norm_clip is not None:
-            initial_l2_norm_clip = _validate.positive(
+            initial_l2_norm_clip = checked_bound(
                 "initial_l2_norm_clip", initial_l2_norm_clip
             )
         self.initial_l2_norm_clip = initial_l2_norm_clip

@@ -6,6 +6,7 @@ import tensorflow as tf
 from keras_gdp import _validate
 from keras_gdp.clipping.strategies.base import (
     ClippingStrategy,
+    checked_bound,
     clip_factors,
     safe_bound,
     total_norms,
@@ -63,7 +64,7 @@ class AdaptiveQuantile(ClippingStrategy):
             count_noise_multiplier,
             "The count is computed from the data and needs noise; try 10.",
         )
-        self.initial_l2_norm_clip = _validate.positive(
+        self.initial_l2_norm_clip = checked_bound(
             "initial_l2_norm_clip", initial_l2_norm_clip
         )
         self._bound = None

@@ -3,18 +3,14 @@
 import keras
 import tensorflow as tf
 
-from keras_gdp import _validate
 from keras_gdp.clipping.strategies.base import (
     ROUNDING_MARGIN,
     ClippingStrategy,
+    checked_bound,
     total_norms,
 )
 
 __all__ = ["Automatic"]
-
-# Below it, squares that vanish in float32 could hide a gradient that the factor blows
-# up beyond the bound.
-_SMALLEST_GAMMA = 1e-10
 
 
 @keras.saving.register_keras_serializable(package="keras_gdp")
@@ -30,17 +26,13 @@ class Automatic(ClippingStrategy):
     The norm of a scaled gradient is `|g| / (|g| + gamma) < 1`: the sensitivity is 1.
 
     Args:
-        gamma: The stability constant, >= 1e-10, in units of the gradient.
+        gamma: The stability constant, > 0, in units of the gradient.
     """
 
     def __init__(self, gamma: float = 0.01):
         advice = "It is the stability constant of automatic clipping; try 0.01."
-        self.gamma = _validate.positive("gamma", gamma, advice)
-        if self.gamma < _SMALLEST_GAMMA:
-            raise ValueError(
-                f"Argument `gamma` must be >= {_SMALLEST_GAMMA:g}, so that float32 "
-                f"norms can be told from zero. Received: gamma={gamma!r}. {advice}"
-            )
+        # A gradient whose norm float32 cannot tell from zero is scaled by 1 / gamma.
+        self.gamma = checked_bound("gamma", gamma, advice)
 
     def factors(self, squared_norms):
         norms = total_norms(squared_norms)

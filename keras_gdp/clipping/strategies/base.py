@@ -5,15 +5,31 @@ import math
 import numpy as np
 import tensorflow as tf
 
+from keras_gdp import _validate
 from keras_gdp.accounting.events import Gaussian
 
-__all__ = ["ClippingStrategy", "clip_factors", "safe_bound"]
+__all__ = ["ClippingStrategy", "checked_bound", "clip_factors", "safe_bound"]
 
 # Float32 norms of millions of entries carry a relative error of a few 1e-7. Scaling
 # to slightly less than the bound keeps the true norm below the bound regardless.
 ROUNDING_MARGIN = 1e-6
-# Bounds that adapt stay where squares of float32 neither vanish nor overflow.
-_SMALLEST_BOUND, _LARGEST_BOUND = 1e-10, 1e10
+# Squares of gradients below 1e-19 vanish in float32. Even a billion of them then have
+# a norm below this bound, so that what is not seen need not be clipped.
+_SMALLEST_BOUND = 1e-12
+# Bounds that adapt stay where they cannot overflow either.
+_LARGEST_BOUND = 1e12
+
+
+def checked_bound(name, value, advice="") -> float:
+    """Returns a bound on a norm as a float; refuses what float32 cannot bound."""
+    bound = _validate.positive(name, value, advice)
+    if bound < _SMALLEST_BOUND:
+        raise ValueError(
+            f"Argument `{name}` is too small for float32 norms, which would underflow. "
+            f"Received a bound of {bound:g}; it must be at least {_SMALLEST_BOUND:g}. "
+            "Scale the loss up instead."
+        )
+    return bound
 
 
 def clip_factors(norms, l2_norm_clip):

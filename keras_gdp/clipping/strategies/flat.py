@@ -2,9 +2,9 @@
 
 import keras
 
-from keras_gdp import _validate
 from keras_gdp.clipping.strategies.base import (
     ClippingStrategy,
+    checked_bound,
     clip_factors,
     total_norms,
 )
@@ -21,7 +21,7 @@ class Flat(ClippingStrategy):
     """
 
     def __init__(self, l2_norm_clip: float):
-        self.l2_norm_clip = _validate.positive(
+        self.l2_norm_clip = checked_bound(
             "l2_norm_clip",
             l2_norm_clip,
             "It bounds the L2 norm of each example's gradient; start with 1.0.",

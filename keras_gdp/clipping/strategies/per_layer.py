@@ -3,8 +3,7 @@
 import keras
 import numpy as np
 
-from keras_gdp import _validate
-from keras_gdp.clipping.strategies.base import root_of_squares
+from keras_gdp.clipping.strategies.base import checked_bound, root_of_squares
 from keras_gdp.clipping.strategies.groups import GroupedStrategy
 
 __all__ = ["PerLayer"]
@@ -53,11 +52,9 @@ class PerLayer(GroupedStrategy):
                     "Argument `l2_norm_clips` must hold at least one bound. Received: "
                     f"l2_norm_clips={l2_norm_clips!r}. {advice}"
                 )
-            bounds = [
-                _validate.positive("l2_norm_clips", bound, advice) for bound in bounds
-            ]
+            bounds = [checked_bound("l2_norm_clips", b, advice) for b in bounds]
         else:
-            bounds = _validate.positive("l2_norm_clips", bounds, advice)
+            bounds = checked_bound("l2_norm_clips", bounds, advice)
         self.l2_norm_clips = (
             dict(zip(groups, bounds, strict=True))
             if isinstance(l2_norm_clips, dict)

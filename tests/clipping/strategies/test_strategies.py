@@ -134,6 +134,7 @@ def test_groups_that_do_not_fit_the_model_are_named(strategy, message):
 
 BAD = [
     (Flat, {"l2_norm_clip": 0.0}, "l2_norm_clip"),
+    (Flat, {"l2_norm_clip": 1e-13}, "too small for float32"),
     (PerLayer, {"l2_norm_clips": []}, "l2_norm_clips"),
     (PerLayer, {"l2_norm_clips": [1.0, -1.0]}, "l2_norm_clips"),
     (PerLayer, {"l2_norm_clips": 1.0, "groups": "neuron"}, "groups"),
@@ -148,7 +149,7 @@ BAD = [
     (AdaptiveQuantile, {"count_noise_multiplier": 0.0}, "count_noise_multiplier"),
     (AdaptiveQuantile, {"initial_l2_norm_clip": math.inf}, "initial_l2_norm_clip"),
     (Automatic, {"gamma": 0.0}, "gamma"),
-    (Automatic, {"gamma": 1e-12}, "gamma"),
+    (Automatic, {"gamma": 1e-13}, "gamma"),
 ]
 
 

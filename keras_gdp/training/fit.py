@@ -1,0 +1,189 @@
+"""What surrounds the private steps: where their batches come from, who trained before.
+
+`fit` declares how it draws its batches, and takes the declaration back when it ends;
+a model keeps its ledger when it is compiled anew.
+"""
+
+import contextlib
+import inspect
+import warnings
+import weakref
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from keras_gdp.data import PoissonDataset, SampledDataset, verified_sampling
+from keras_gdp.errors import BudgetExceededError
+from keras_gdp.sampling import Sampling
+from keras_gdp.training import _keras
+from keras_gdp.training.train_step import forget_engines
+
+__all__ = ["compiled", "fitting", "stepping", "training_without_privacy"]
+
+# The optimizer that holds the ledger of a model, also while another trains it.
+_LEDGERS = weakref.WeakKeyDictionary()
+
+
+def compiled(model, previous):
+    """Hands the ledger on to the optimizer that a model was compiled with.
+
+    Args:
+        model: The model, just compiled.
+        previous: The private optimizer that it had before, or `None`.
+    """
+    previous = previous or _LEDGERS.get(model)
+    optimizer = _keras.private_optimizer(model)
+    if optimizer is not None:
+        if previous not in (None, optimizer):
+            optimizer.inherit(previous)
+        forget_engines(optimizer)
+        _LEDGERS[model] = optimizer
+    elif previous is not None and _trained(previous):
+        _LEDGERS[model] = previous
+        warnings.warn(
+            f"Model {model.name!r} was trained with privacy and is now compiled with "
+            f"{type(model.optimizer).__name__}, which gives none. Training it voids "
+            "the guarantee: a DP optimizer compiled later reports epsilon = infinity. "
+            "Files saved meanwhile do not hold the ledger.",
+            stacklevel=3,
+        )
+
+
+def training_without_privacy(model):
+    """Notes in the ledger, if there is one, that an ordinary optimizer trains."""
+    optimizer = _LEDGERS.get(model)
+    if optimizer is not None and _trained(optimizer):
+        optimizer.charge_unprotected_step()
+
+
+def _trained(optimizer):
+    return int(optimizer.private_steps.numpy()) > 0
+
+
+def stepping(model, optimizer):
+    """Context of a `train_on_batch`: during `fit` its batch is not one of `fit`'s."""
+    del model
+    if optimizer.fitted is None or optimizer.fitted.own_loop:
+        return contextlib.nullcontext()
+    return optimizer.unbound()
+
+
+@contextlib.contextmanager
+def fitting(model, optimizer, *args, **kwargs):
+    """Context of a `fit` with these arguments."""
+    call = inspect.signature(keras.Model.fit).bind(model, *args, **kwargs)
+    call.apply_defaults()
+    callbacks = _callbacks(call.arguments["callbacks"])
+    limited = any(getattr(c, "sets_private_limit", False) for c in callbacks)
+    if optimizer.limit_reached and not limited:
+        raise BudgetExceededError(
+            f"Model {model.name!r} has reached the limit that is saved with it, "
+            f"{int(optimizer.max_private_steps.numpy())} private steps: nothing would "
+            "be trained. Pass a `PrivacyBudget` with a larger budget as a callback."
+        )
+    _warn_of_steering(callbacks)
+    try:
+        _declare(optimizer, call.arguments)
+        yield
+        optimizer.check_served(optimizer.fitted)
+        if optimizer.limit_reached and not limited:
+            warnings.warn(
+                "The limit of private steps that is saved with the model was reached "
+                "during `fit`; the batches after it changed nothing.",
+                stacklevel=4,
+            )
+    finally:
+        _finish(optimizer)
+
+
+def _finish(optimizer):
+    """Steps outside of `fit` are charged as if they saw every example."""
+    fitted, optimizer.fitted = optimizer.fitted, None
+    optimizer.bind(Sampling("unknown"))
+    for action in [] if fitted is None else fitted.at_end:
+        action()
+
+
+def _declare(optimizer, arguments):
+    source = arguments["x"]
+    sampling = _sampling_of(optimizer, arguments)
+    facts = {}
+    if isinstance(source, SampledDataset):
+        facts["padded"] = isinstance(source, PoissonDataset)
+        if sampling is not None and not source.use_multiprocessing:
+            facts["draws"] = source.draws
+    optimizer.fitted = optimizer.begin(source, sampling, **facts)
+    if sampling is None:
+        optimizer.bind(Sampling("unknown"))
+    else:
+        optimizer.bind(sampling, sampling.batch_size)
+
+
+def _sampling_of(optimizer, arguments):
+    """Returns how `fit` draws its batches, or `None` where that cannot be known."""
+    source, batch_size = arguments["x"], arguments["batch_size"]
+    if isinstance(source, SampledDataset):
+        if arguments["class_weight"] is not None:
+            raise ValueError(
+                "Argument `class_weight` of `fit` cannot be combined with a "
+                f"{type(source).__name__}, whose batches carry sample weights. Pass "
+                "`sample_weight=` to the dataset instead, one weight per example."
+            )
+        return verified_sampling(source)
+    length = _array_length(source)
+    if length is None:
+        return None
+    split = arguments["validation_split"]
+    if split and arguments["validation_data"] is None:
+        length = int(length * (1.0 - split))
+    steps = arguments["steps_per_epoch"]
+    if batch_size is None:
+        batch_size = -(-length // steps) if steps else 32
+    if batch_size > length:
+        if optimizer.batch_size is None:
+            raise ValueError(
+                "Argument `batch_size` must not exceed the number of examples. "
+                f"Received: batch_size={batch_size} with {length} examples (`fit` "
+                "takes 32 when none is given). Pass `fit(..., batch_size=...)`, or "
+                "declare the divisor with `batch_size=` on the optimizer."
+            )
+        batch_size = length
+    return Sampling("shuffle", batch_size, length)
+
+
+def _array_length(source):
+    # Only what Keras cuts into batches itself: other objects with a shape may serve
+    # whatever they like.
+    leaves = [leaf for leaf in keras.tree.flatten(source) if leaf is not None]
+    if leaves and all(_is_array(leaf) for leaf in leaves):
+        return int(leaves[0].shape[0])
+    return None
+
+
+def _is_array(leaf):
+    if isinstance(leaf, np.ndarray | tf.Tensor | tf.Variable | keras.Variable):
+        return True
+    return type(leaf).__module__.partition(".")[0] == "pandas"
+
+
+def _callbacks(argument):
+    listed = getattr(argument, "callbacks", argument)
+    if listed is None:
+        return []
+    return list(listed) if isinstance(listed, list | tuple) else [listed]
+
+
+def _warn_of_steering(callbacks):
+    for callback in callbacks:
+        monitor = getattr(callback, "monitor", None)
+        if isinstance(callback, keras.callbacks.ModelCheckpoint):
+            monitor = monitor if callback.save_best_only else None
+        if isinstance(monitor, str) and not monitor.startswith(("val_", "epsilon")):
+            warnings.warn(
+                f"{type(callback).__name__} decides by {monitor!r}, which is computed "
+                "on the training data without noise; the guarantee does not cover "
+                "such decisions. Monitor a value on separate data, such as "
+                f"'val_{monitor}'.",
+                stacklevel=5,
+            )
