@@ -249,17 +249,15 @@ class PrivacyBudget(keras.callbacks.Callback):
                 "gives no privacy: epsilon is infinite, unless that data was public"
             )
         if any(phase.seeded_noise for phase in phases):
-            seed = _seed(optimizer.noise_seed)
             yield (
-                f"the noise is reproducible from noise_seed={seed}: there is no "
-                "privacy against anyone who knows or guesses the seed"
+                f"the noise {_from_seed('noise_seed', optimizer.noise_seed)}: there is "
+                "no privacy against anyone who knows or guesses the seed"
             )
         if any(phase.sampling.seeded for phase in phases):
             source = self.dataset or getattr(self._fitted, "source", None)
-            seed = _seed(getattr(source, "seed", None))
             yield (
-                f"the sampling is reproducible from seed={seed}: the amplification "
-                "holds only against those who do not know it"
+                f"the sampling {_from_seed('seed', getattr(source, 'seed', None))}: "
+                "the amplification holds only against those who do not know it"
             )
         if self.accountant == "clt":
             yield "the chosen epsilon is an estimate and can lie below the truth"
@@ -528,8 +526,10 @@ def _declared_sampling(dataset, num_examples, batch_size, sampling):
     return Sampling(sampling, batch_size, num_examples)
 
 
-def _seed(seed):
-    return "of an earlier phase" if seed is None else seed
+def _from_seed(name, seed):
+    if seed is None:
+        return "of an earlier phase is reproducible from a seed"
+    return f"is reproducible from {name}={seed}"
 
 
 def _name(source):

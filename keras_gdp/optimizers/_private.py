@@ -204,10 +204,13 @@ class PrivateOptimizer(PrivateUpdate):
         self._ledger.charge_unprotected_step()
 
     def bind(self, sampling: Sampling, batch_size=None, *, new_pass=True):
-        self._noise.refresh_after_fork()
+        self.refresh_after_fork()
         self._ledger.bind(sampling, new_pass)
         if batch_size is not None and self.batch_size is None:
             self._divisor.assign(batch_size)
+
+    def refresh_after_fork(self):
+        self._noise.refresh_after_fork()
 
     @contextlib.contextmanager
     def unbound(self):
@@ -367,6 +370,7 @@ class PrivateOptimizer(PrivateUpdate):
             ValueError: If `loss_fn` does not return a scalar, or if `sample_weight`
                 is missing for the padded batches of a `PoissonDataset`.
         """
+        self.refresh_after_fork()
         variables = list(variables)
         if sample_weight is None and self.fitted is not None and self.fitted.padded:
             raise ValueError(
@@ -442,11 +446,11 @@ def _row_weights(sample_weight, rows):
     weights = tf.cast(tf.convert_to_tensor(sample_weight), tf.float32)
     if weights.shape.rank == 2 and weights.shape[1] == 1:
         weights = weights[:, 0]
-    static = isinstance(rows, int) and weights.shape[0] is not None
-    if weights.shape.rank != 1 or (static and weights.shape[0] != rows):
+    expected = [rows if isinstance(rows, int) else None]
+    if not weights.shape.is_compatible_with(expected):
         raise ValueError(
             "Argument `sample_weight` must hold one weight per example, shape "
-            f"({rows if static else 'batch'},). Received shape {weights.shape}."
+            f"({expected[0] or 'batch'},). Received shape {weights.shape}."
         )
     return weights
 

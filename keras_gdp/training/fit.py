@@ -64,6 +64,7 @@ def _trained(optimizer):
 def stepping(model, optimizer):
     """Context of a `train_on_batch`: during `fit` its batch is not one of `fit`'s."""
     del model
+    optimizer.refresh_after_fork()
     if optimizer.fitted is None or optimizer.fitted.own_loop:
         return contextlib.nullcontext()
     return optimizer.unbound()

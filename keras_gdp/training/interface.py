@@ -90,6 +90,10 @@ class PrivateUpdate(abc.ABC):
         """
 
     @abc.abstractmethod
+    def refresh_after_fork(self):
+        """Draws a new noise key in a copy of the process that drew the last one."""
+
+    @abc.abstractmethod
     def unbound(self):
         """Context in which steps are charged as if they saw every example."""
 

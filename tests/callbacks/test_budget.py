@@ -417,3 +417,66 @@ def test_the_budget_survives_a_reload(tmp_path):
     loaded = keras.saving.load_model(tmp_path / "m.keras")
     loaded.fit(train, epochs=3, verbose=0)
     assert steps_of(loaded) == 10
+
+
+@pytest.mark.parametrize("order", [1, -1])
+def test_interrupted_training_resumes_whatever_the_order_of_callbacks(tmp_path, order):
+    class Interrupt(keras.callbacks.Callback):
+        def on_epoch_end(self, epoch, logs=None):
+            if epoch == 1:
+                raise KeyboardInterrupt
+
+    def callbacks():
+        budget = gdp.PrivacyBudget(
+            1.0001 * epsilon_of(25), DELTA, dataset=train, ledger=tmp_path / "l.json"
+        )
+        return [budget, keras.callbacks.BackupAndRestore(tmp_path / "b")][::order]
+
+    train = poisson()
+    with pytest.raises(KeyboardInterrupt):
+        model().fit(train, epochs=5, verbose=0, callbacks=[*callbacks(), Interrupt()])
+    trained = model()
+    trained.fit(train, epochs=5, verbose=0, callbacks=callbacks())
+    assert steps_of(trained) == 25
+    recorded = ledger_file.read_ledger(tmp_path / "l.json")
+    assert recorded["private_steps"] == 25
+
+
+def test_an_aborted_fit_leaves_its_steps_in_the_ledger_file(tmp_path):
+    class Fail(keras.callbacks.Callback):
+        def on_train_batch_end(self, batch, logs=None):
+            if batch == 4:
+                raise RuntimeError
+
+    trained, train, path = model(), poisson(), tmp_path / "ledger.json"
+    budget = gdp.PrivacyBudget(None, DELTA, dataset=train, ledger=path)
+    with pytest.raises(RuntimeError):
+        trained.fit(train, callbacks=[budget, Fail()], verbose=0)
+    assert ledger_file.read_ledger(path)["private_steps"] == steps_of(trained) == 5
+
+
+def test_a_ledger_file_that_cannot_be_written_is_an_error_before_the_first_step(
+    tmp_path,
+):
+    (tmp_path / "file").write_text("")
+    train = poisson()
+    for path in (tmp_path / "file" / "ledger.json", tmp_path):
+        assert_mismatch(
+            gdp.PrivacyBudget(3, DELTA, dataset=train, ledger=path),
+            train,
+            error=gdp.LedgerError,
+        )
+
+
+def test_a_budget_without_declarations_can_be_used_for_one_source_after_another():
+    trained = model()
+    budget = gdp.PrivacyBudget(None, DELTA)
+    trained.fit(poisson(), callbacks=[budget], verbose=0)
+    trained.fit(X, Y, batch_size=50, callbacks=[budget], verbose=0)
+    trained.fit(poisson(), callbacks=[budget], verbose=0)
+    expected = (
+        accounting.ExactAccountant()
+        .compose(accounting.SampledGaussian(2.0, 0.1), 20)
+        .compose(accounting.Gaussian(2.0), 1)
+    )
+    assert budget.spent() == pytest.approx(expected.epsilon(DELTA))

@@ -216,3 +216,32 @@ def test_datasets_are_usable_outside_of_fit():
     x, y, weights = next(iter(gdp.PoissonDataset(X, Y, batch_size=10)))
     assert len(x) == len(y) == len(weights)
     assert tf.convert_to_tensor(x).shape[1] == 2
+
+
+@pytest.mark.parametrize("kind", [gdp.PoissonDataset, gdp.UniformDataset])
+@pytest.mark.parametrize(
+    "name",
+    ["batch_size", "num_examples", "sampling", "sampling_probability", "seed", "draws"],
+)
+def test_what_the_accounting_rests_on_cannot_be_changed(kind, name):
+    dataset = kind(np.ones((20, 2)), batch_size=5)
+    with pytest.raises(AttributeError):
+        setattr(dataset, name, 20)
+    assert len(dataset[0][0]) < 20
+
+
+def test_sources_of_batches_are_refused_as_they_would_be_the_unit_of_privacy():
+    class Batches(keras.utils.PyDataset):
+        def __len__(self):
+            return 4
+
+        def __getitem__(self, index):
+            return np.ones((5, 2)), np.ones(5)
+
+    for source in (
+        Batches(),
+        tf.data.Dataset.from_tensor_slices(np.ones((20, 2))).batch(5),
+        (np.ones((5, 2)) for _ in range(4)),
+    ):
+        with pytest.raises(ValueError, match="single examples"):
+            gdp.PoissonDataset(source, batch_size=2)

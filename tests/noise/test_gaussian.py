@@ -1,9 +1,12 @@
 import copy
+import os
 
+import keras
 import numpy as np
 import pytest
 import tensorflow as tf
 
+import keras_gdp as gdp
 from keras_gdp.noise import NoiseStream
 
 
@@ -82,3 +85,36 @@ def test_noise_is_fresh_at_every_call_of_a_compiled_function():
 
     samples = np.array([[step(tf.constant(0)).numpy()] for _ in range(3)])
     assert largest_correlation(samples) < 0.06
+
+
+@pytest.mark.parametrize("how", ["fit", "train_on_batch", "private_step"])
+def test_a_forked_process_draws_noise_of_its_own(monkeypatch, how):
+    model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(1)])
+    optimizer = gdp.DPSGD(0.1, l2_norm_clip=1.0, noise_multiplier=1.0, batch_size=4)
+    model.compile(optimizer, "mse")
+    x, y = np.ones((4, 3), "float32"), np.ones((4, 1), "float32")
+
+    def loss(example):
+        return tf.reduce_sum(model(example[None]))
+
+    def step():
+        if how == "private_step":
+            optimizer.private_step(loss, x, model.trainable_variables)
+        elif how == "fit":
+            model.fit(x, y, batch_size=4, verbose=0)
+        else:
+            model.train_on_batch(x, y)
+
+    step()
+    # Two processes that go on from the same key.
+    key, following = optimizer._noise._key[0], []
+    start = key.numpy()
+    for _ in range(2):
+        key.assign(start)
+        following.append((step(), key.numpy())[1])
+    np.testing.assert_array_equal(*following)
+    pid = os.getpid()
+    monkeypatch.setattr(os, "getpid", lambda: pid + 1)
+    key.assign(start)
+    step()
+    assert not np.isin(key.numpy(), following).any()

@@ -366,3 +366,58 @@ def test_untrained_private_model_learns_nothing_with_huge_noise():
     first = np.abs(model.get_weights()[0]).ravel()
     assert correlation < 0.8
     assert first[0] < 3 * np.median(first)
+
+
+class Tracking(keras.Model):
+    """Updates trackers where Keras' documentation does: in call and compute_loss."""
+
+    def __init__(self):
+        super().__init__()
+        self.dense = L.Dense(2, kernel_initializer="ones")
+        self.in_call = keras.metrics.Mean(name="in_call")
+        self.mean = keras.metrics.Mean(name="mean")
+        self.error = keras.metrics.MeanAbsoluteError(name="error")
+
+    def call(self, x):
+        y_pred = self.dense(x)
+        self.in_call.update_state(y_pred)
+        return y_pred
+
+    def compute_loss(self, x, y, y_pred, sample_weight=None, training=True):
+        loss = super().compute_loss(x, y, y_pred, sample_weight)
+        self.mean.update_state(tf.reduce_mean(y_pred**2))
+        self.error.update_state(y, y_pred)
+        return loss
+
+
+@pytest.mark.parametrize("engine", ["bookkeeping", "reweight", "vectorized", "loop"])
+def test_trackers_show_the_same_in_every_engine_as_in_keras(engine):
+    x = np.random.default_rng(0).normal(size=(12, 3)).astype("float32")
+    y = np.ones((12, 2), "float32")
+
+    def logs(optimizer):
+        model = Tracking()
+        model.compile(optimizer, "mse", metrics=["mae"])
+        return model.fit(x, y, batch_size=6, verbose=0).history
+
+    expected = logs(keras.optimizers.SGD(0.0))
+    private = logs(sgd(learning_rate=0.0, clipping=engine))
+    assert private.keys() == expected.keys()
+    for key, values in expected.items():
+        np.testing.assert_allclose(private[key], values, rtol=1e-5, err_msg=key)
+
+
+def test_trackers_leave_padding_out():
+    x, y = np.ones((40, 3), "float32"), np.ones((40, 2), "float32")
+    model = Tracking()
+    model.compile(sgd(learning_rate=0.0), "mse")
+    train = gdp.PoissonDataset(x, y, batch_size=4, steps_per_epoch=5)
+    logs = model.fit(train, verbose=0).history
+    assert logs["mean"][0] == pytest.approx(9.0)
+    assert logs["error"][0] == pytest.approx(2.0)
+
+
+def test_explain_needs_no_targets():
+    model = keras.Sequential([keras.Input((5,)), L.Dense(3, activation="softmax")])
+    model.compile(sgd(), "sparse_categorical_crossentropy", metrics=["accuracy"])
+    assert "bookkeeping" in gdp.explain_clipping(model)

@@ -133,3 +133,58 @@ def test_a_budget_watches_the_optimizer_of_an_own_loop_and_only_during_fit():
     assert (phase.sampling.kind, phase.steps) == ("poisson", 20)
     model.train_step((x, y, np.ones(100, "float32")))
     assert [p.sampling.kind for p in private.phases] == ["poisson", "unknown"]
+
+
+def test_rows_of_weight_zero_contribute_nothing_and_weights_scale_the_loss():
+    w, private = keras.Variable(0.0), optimizer(l2_norm_clip=1000.0)
+    weights = np.array([0.0, 0.5, 1.0, 1.0], "float32")
+    losses = private.private_step(squared_error(w), BATCH, [w], sample_weight=weights)
+    np.testing.assert_allclose(losses, [100, 100, 100, 0])
+    # Gradients -20, -20, +20, 0 by the weights, over 4.
+    assert float(w) == pytest.approx(-10 / 4, rel=1e-5)
+
+
+@pytest.mark.parametrize("clipping", ["loop", "vectorized"])
+def test_padding_does_not_add_to_the_sensitivity(clipping):
+    def update(present):
+        w = keras.Variable(np.zeros(3, "float32"))
+        private = optimizer(batch_size=1, clipping=clipping)
+        x = np.zeros((4, 3), "float32")
+        x[: len(present)] = np.reshape(present, (-1, 1))
+        weights = (np.arange(4) < len(present)).astype("float32")
+        private.private_step(
+            # A padding row, of zeros, has a gradient of its own.
+            lambda example: tf.reduce_sum(w * (example - 5.0)),
+            x,
+            [w],
+            sample_weight=weights,
+        )
+        return w.numpy()
+
+    difference = update([1.0, 9.0]) - update([1.0])
+    assert np.linalg.norm(difference) <= 1 + 1e-6
+
+
+def test_padded_batches_without_weights_are_refused():
+    private = optimizer(noise_multiplier=2.0)
+    w = keras.Variable(0.0)
+    train = gdp.PoissonDataset(np.ones(100, "float32"), batch_size=10)
+    budget = gdp.PrivacyBudget(None, 1e-5, dataset=train, optimizer=private)
+    budget.on_train_begin()
+    x, _, weights = train[0]
+
+    def loss(example):
+        return w * example
+
+    budget.on_train_batch_begin(0)
+    with pytest.raises(ValueError, match="padded with rows of weight 0"):
+        private.private_step(loss, x, [w])
+    private.private_step(loss, x, [w], sample_weight=weights)
+    assert int(private.private_steps) == 1
+
+
+@pytest.mark.parametrize("weights", [np.ones(3), np.ones((4, 2)), 1.0])
+def test_weights_of_another_shape_are_refused(weights):
+    w = keras.Variable(0.0)
+    with pytest.raises(ValueError, match="sample_weight"):
+        optimizer().private_step(squared_error(w), BATCH, [w], sample_weight=weights)

@@ -166,3 +166,82 @@ def test_plain_optimizers_are_left_alone():
     model = keras.Sequential([keras.Input((6,)), L.BatchNormalization(), L.Dense(1)])
     model.compile("sgd", "mse")
     model.fit(X, Y, batch_size=4, verbose=0)
+
+
+class Tracked(keras.Model):
+    """Keeps a metric of its own; what is done with it is in the subclasses."""
+
+    def __init__(self):
+        super().__init__()
+        self.dense = L.Dense(1)
+        self.seen = keras.metrics.Mean(name="seen")
+        self.memory = self.add_weight(name="memory", shape=(), trainable=False)
+
+    def call(self, x, training=False):
+        return self.dense(x)
+
+
+class StoresInComputeMetrics(Tracked):
+    def compute_metrics(self, x, y, y_pred, sample_weight=None):
+        self.memory.assign(tf.reduce_sum(y))
+        return super().compute_metrics(x, y, y_pred, sample_weight)
+
+
+class ReadsWhatItTracks(Tracked):
+    def call(self, x, training=False):
+        self.seen.update_state(x)
+        return self.dense(x) + self.seen.result()
+
+
+class PredictsFromWhatItTracks(Tracked):
+    def call(self, x, training=False):
+        if training:
+            self.seen.update_state(x)
+            return self.dense(x)
+        return self.dense(x) + self.seen.result()
+
+
+class WeighsTheLossByWhatItTracks(Tracked):
+    def compute_loss(self, x, y, y_pred, sample_weight=None, training=True):
+        self.seen.update_state(y)
+        return super().compute_loss(x, y, y_pred, sample_weight) * self.seen.result()
+
+
+class TracksInALayer(Tracked):
+    def __init__(self):
+        super().__init__()
+
+        class Counting(L.Layer):
+            def __init__(self):
+                super().__init__()
+                self.mean = keras.metrics.Mean(name="inner")
+
+            def call(self, x):
+                self.mean.update_state(x)
+                return x * self.mean.result()
+
+        self.dense = keras.Sequential([Counting(), L.Dense(1)])
+
+
+@pytest.mark.parametrize("clipping", ENGINES)
+@pytest.mark.parametrize(
+    ("model", "named"),
+    [
+        (StoresInComputeMetrics, "memory"),
+        (ReadsWhatItTracks, "metric"),
+        (PredictsFromWhatItTracks, "metric"),
+        (WeighsTheLossByWhatItTracks, "metric"),
+        (TracksInALayer, "metric"),
+    ],
+    ids=lambda value: getattr(value, "__name__", value),
+)
+def test_metrics_must_not_carry_data_into_the_model(model, named, clipping):
+    network = model()
+    network.compile(optimizer(clipping=clipping), "mse")
+    assert_refused(network, gdp.UnsupportedLayerError, named)
+
+
+@pytest.mark.parametrize("bound", [1e-13, 1e-30, 5e-324])
+def test_clip_norms_that_float32_norms_cannot_resolve_are_refused(bound):
+    with pytest.raises(ValueError, match="underflow"):
+        optimizer(l2_norm_clip=bound)
