@@ -106,6 +106,7 @@ def main(arguments=None):
     options = parser.parse_args(arguments)
     if options.smoke:
         options.epochs, options.batch_size, options.seeds = 1, 250, 1
+        options.best, options.only = 1.0, "from 0.01"
     data = load(options.path, options.smoke)
     rows = []
 
@@ -128,8 +129,7 @@ def main(arguments=None):
 
     best = options.best
     if best is None:
-        grid = GRID[2:4] if options.smoke else GRID
-        best = max(grid, key=lambda clip: run(f"fixed {clip:g}", Flat(clip)))
+        best = max(GRID, key=lambda clip: run(f"fixed {clip:g}", Flat(clip)))
     for name, strategy in strategies(best).items():
         if options.only is None or options.only in name:
             run(name, strategy)
