@@ -23,32 +23,28 @@ class Local(Contribution):
         shape: Shape of the variable.
         product: Maps `(gradients, *inputs)` of some rows to the variable's gradient
             summed over these rows; linear in `gradients`.
-        vectorize: Whether to convert the products of all rows into one by
-            `tf.vectorized_map`, instead of one after the other.
+        stacked: Maps `(gradients, *inputs)` to the gradients of all rows at once, of
+            shape (batch, *shape); `None` to take one row after the other.
     """
 
-    def __init__(self, gradients, inputs, shape, product, vectorize=False):
+    def __init__(self, gradients, inputs, shape, product, stacked=None):
         super().__init__([gradients, *inputs], shape)
         self._product = product
-        self._vectorize = vectorize
+        self._stacked = stacked
         self._gradients = None
 
     def rebuild(self, tensors):
         gradients, *inputs = tensors
-        return Local(gradients, inputs, self.shape, self._product, self._vectorize)
+        return Local(gradients, inputs, self.shape, self._product, self._stacked)
 
     def per_example(self):
-        def one_row(row):
-            return self._product(*(tensor[None] for tensor in row))
-
-        if self._vectorize:
-            stacked = tf.vectorized_map(one_row, self.tensors)
-        else:
-            stacked = tf.map_fn(
-                one_row,
-                self.tensors,
-                fn_output_signature=tf.TensorSpec(self.shape, self.tensors[0].dtype),
-            )
+        if self._stacked is not None:
+            return self._stacked(*self.tensors)
+        stacked = tf.map_fn(
+            lambda row: self._product(*(tensor[None] for tensor in row)),
+            self.tensors,
+            fn_output_signature=tf.TensorSpec(self.shape, self.tensors[0].dtype),
+        )
         return tf.reshape(stacked, [-1, *self.shape])
 
     def squared_norms(self):
