@@ -121,11 +121,6 @@ def test_laws_of_composition(sigma, p, first, second, delta):
         assert whole.delta_bounds(epsilon)[0] <= delta * (1 + 1e-9)
 
 
-@pytest.mark.xfail(
-    strict=True,
-    reason="where far jumps force a wide grid, the upper bound on delta is loose: "
-    "4 % above at the example; sound, but not the inverse of epsilon's",
-)
 @settings(max_examples=25, deadline=None)
 @example(2.5, 0.001, 101, 1e-9)
 @given(

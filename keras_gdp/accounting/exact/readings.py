@@ -1,0 +1,124 @@
+"""Ways to read delta near an epsilon: contours, and grids where none will do."""
+
+import functools
+import math
+from typing import Protocol
+
+import numpy as np
+
+from keras_gdp.accounting.exact.composition import Composition
+from keras_gdp.accounting.exact.contour import Contour, ContourDoesNotConverge, Value
+from keras_gdp.accounting.exact.far_jumps import WithoutFar, without_far
+from keras_gdp.accounting.exact.grid import GridSum
+from keras_gdp.accounting.exact.moments import QuadratureTooLargeError
+from keras_gdp.accounting.exact.saddle import Saddle, saddle_for_epsilon
+
+__all__ = ["GOOD_ERROR", "Grids", "Reading", "contour_at", "plain_contour"]
+
+GOOD_ERROR = 1e-10  # relative, of delta: better is not looked for
+_POOR_ERROR = 1e-2
+_GRID_ERROR = 1e-9  # the same where rounding the losses costs more
+
+
+class Reading(Protocol):
+    """Something that gives delta for epsilons around one."""
+
+    def value(self, epsilon: float) -> Value:
+        """Log delta of the finite losses, its slope, the relative error of delta.
+
+        Raises:
+            ContourDoesNotConverge: If epsilon is too far from where it is meant for.
+        """
+
+
+class _ContourWithoutFar:
+    """A contour for the composition without far jumps, and what they add."""
+
+    def __init__(self, without: WithoutFar, saddle: Saddle) -> None:
+        self._without = without
+        self._contour = Contour(without.body, saddle)
+
+    def value(self, epsilon: float) -> Value:
+        body = self._contour.value(epsilon)
+        low, high = self._without.added(epsilon)
+        middle = 0.5 * (low + high)
+        if middle == 0.0:
+            return body
+        log_value = float(np.logaddexp(body.log_value, math.log(middle)))
+        share = math.exp(body.log_value - log_value)
+        error = body.error * share + 0.5 * (high - low) * math.exp(-log_value)
+        # What jumps add hardly depends on epsilon, as they go far beyond it.
+        return Value(log_value, body.slope * share, error)
+
+
+def plain_contour(composition: Composition, saddle: Saddle) -> Contour | None:
+    """A contour with all jumps in it, None if it does not converge."""
+    try:
+        found = Contour(composition, saddle)
+        value, _, error = found.value(saddle.epsilon)
+        if GOOD_ERROR < error < _POOR_ERROR:  # the saddle's rough delta was too rough
+            better = Contour(composition, saddle._replace(log_delta=value))
+            if better.value(saddle.epsilon).error < error:
+                return better
+    except ContourDoesNotConverge:
+        return None
+    return found
+
+
+def contour_at(composition: Composition, epsilon: float) -> Reading | None:
+    """The contour with the smallest error at epsilon, None if none converges."""
+    best: Reading | None
+    best = plain_contour(composition, saddle_for_epsilon(composition, epsilon))
+    least = best.value(epsilon).error if best is not None else math.inf
+    improved = False
+    for without in without_far(composition, epsilon):
+        if least <= GOOD_ERROR or not without.changes:
+            break
+        try:
+            saddle = saddle_for_epsilon(without.body, epsilon)
+            found = _ContourWithoutFar(without, saddle)
+            value, _, error = found.value(epsilon)
+            if GOOD_ERROR < error:
+                found = _ContourWithoutFar(without, saddle._replace(log_delta=value))
+                error = found.value(epsilon).error
+        except (ContourDoesNotConverge, QuadratureTooLargeError):
+            break
+        if error < least:
+            best, least, improved = found, error, True
+        elif improved:
+            break
+    return best
+
+
+class Grids:
+    """Grid sums from above and from below, cut where that leaves the least error.
+
+    Args:
+        composition: One direction of a composition.
+        epsilon: Around where delta will be read.
+    """
+
+    def __init__(self, composition: Composition, epsilon: float) -> None:
+        self._composition, self._epsilon = composition, epsilon
+        least = math.inf
+        for without in without_far(composition, epsilon):
+            coarse = GridSum(composition, without, epsilon, upper=True)
+            error = coarse.value(epsilon)[1]
+            if error < least:
+                self._without, self.coarse, least = without, coarse, error
+            if least <= _GRID_ERROR or error > 100.0 * least:
+                break
+
+    @functools.cached_property
+    def upper(self) -> GridSum:
+        """The losses rounded up."""
+        return self._fine(True)
+
+    @functools.cached_property
+    def lower(self) -> GridSum:
+        """The losses rounded down."""
+        return self._fine(False)
+
+    def _fine(self, upper: bool) -> GridSum:
+        where = self._composition, self._without, self._epsilon
+        return GridSum(*where, upper=upper, coarse=self.coarse)
