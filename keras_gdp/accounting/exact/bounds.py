@@ -12,7 +12,7 @@ import numpy as np
 
 from keras_gdp.accounting.exact.composition import Composition
 from keras_gdp.accounting.exact.contour import ContourDoesNotConverge
-from keras_gdp.accounting.exact.moments import Array
+from keras_gdp.accounting.exact.moments import Array, QuadratureTooLargeError
 from keras_gdp.accounting.exact.readings import (
     GOOD_ERROR,
     Grids,
@@ -32,7 +32,9 @@ __all__ = ["Bounds", "delta_bounds", "delta_curve", "epsilon_bounds"]
 Bounds = tuple[float, float]
 
 _TINY = 1e-300
+_OUT_OF_REACH = (QuadratureTooLargeError, OverflowError)
 _MOST_GRID_STEPS = 10**7  # beyond, a grid's rounding says nothing
+_CURVE_ERROR = 1e-6  # relative, of delta: good enough to draw a curve with
 _CONTOUR_ERROR = 1e-8  # a contour whose own error bound is larger is refused,
 _HUGE_CONTOUR_ERROR = 1e-2  # unless there are so many steps that a grid is useless
 
@@ -47,10 +49,12 @@ def delta_bounds(
     infinite = composition.infinite_mass
     if infinite >= 1.0 or epsilon == math.inf or epsilon >= composition.max_loss:
         return infinite, infinite
-    low, high = _log_delta_bounds(composition, epsilon, known, both)
-    rest = 1.0 + 1e-15
+    try:
+        low, high = _log_delta_bounds(composition, epsilon, known, both)
+    except _OUT_OF_REACH:
+        low, high = -math.inf, 0.0
     low, high = math.exp(min(low, 0.0)), math.exp(min(high, 0.0))
-    return min(1.0, infinite + low), min(1.0, (infinite + high) * rest)
+    return min(1.0, infinite + low), min(1.0, (infinite + high) * (1.0 + 1e-15))
 
 
 def _log_delta_bounds(
@@ -74,6 +78,8 @@ def _log_delta_bounds(
     if composition.steps > _MOST_GRID_STEPS:
         return found
     grids = Grids(composition, epsilon)
+    if grids.coarse.log_delta(epsilon) < math.log(max(known, _TINY)):
+        return -math.inf, -math.inf
     low = grids.lower.log_delta(epsilon) if both else -math.inf
     return max(low, found[0]), min(grids.upper.log_delta(epsilon), found[1])
 
@@ -85,26 +91,42 @@ def _tolerated(composition: Composition) -> float:
 
 
 def delta_curve(composition: Composition, epsilons: Array) -> Array:
-    """Upper bounds on one direction's delta at many epsilons.
+    """Upper bounds on one direction's delta at many increasing epsilons.
 
-    One grid serves neighbouring epsilons where the contour does not apply.
+    One contour or grid serves neighbouring epsilons.
     """
-    values, grids = [], None
+    values, infinite, reading = [], composition.infinite_mass, None
     for epsilon in epsilons.tolist():
-        if grids is not None and epsilon < composition.max_loss:
-            log_delta, error = grids.upper.value(epsilon)
-            if error < 1e-3:
-                value = math.exp(min(log_delta, 0.0)) + composition.infinite_mass
-                values.append(min(value, 1.0))
-                continue
-        few = (
-            1 < composition.steps <= _MOST_GRID_STEPS and composition.infinite_mass < 1
-        )
-        if few and epsilon < composition.max_loss:
-            if contour_at(composition, epsilon) is None:
-                grids = Grids(composition, epsilon)
-        values.append(delta_bounds(composition, epsilon, 0.0, False)[1])
+        bound = math.inf
+        if 1 < composition.steps <= _MOST_GRID_STEPS and infinite < 1.0:
+            if epsilon < composition.max_loss:
+                bound, reading = _curve_point(composition, epsilon, reading)
+        if bound == math.inf:
+            values.append(delta_bounds(composition, epsilon, 0.0, False)[1])
+        else:
+            values.append(min(1.0, infinite + math.exp(min(bound, 0.0))))
     return np.asarray(values)
+
+
+def _curve_point(
+    composition: Composition, epsilon: float, reading: Reading | None
+) -> tuple[float, Reading | None]:
+    """Upper bound on log delta by the last reading if it reaches, or a new one."""
+    for _ in range(2):
+        if reading is not None:
+            try:
+                value, _, error = reading.value(epsilon)
+                if error <= _CURVE_ERROR:
+                    return value + math.log1p(error), reading
+            except ContourDoesNotConverge:
+                pass
+        try:
+            reading = contour_at(composition, epsilon)
+            if reading is None or reading.value(epsilon).error > _CONTOUR_ERROR:
+                reading = Grids(composition, epsilon, 2.0 * epsilon).upper
+        except _OUT_OF_REACH:
+            return math.inf, None
+    return math.inf, None
 
 
 def epsilon_bounds(
@@ -114,6 +136,19 @@ def epsilon_bounds(
 
     Without `both` the lower bound may be 0.
     """
+    try:
+        low, high = _epsilon_bounds(composition, delta, known, both)
+    except _OUT_OF_REACH:
+        low, high = 0.0, math.inf
+    if composition.infinite_mass < delta:
+        # Beyond the largest loss only the infinite mass is left.
+        high = min(high, composition.max_loss * (1.0 + 1e-15))
+    return min(low, high), high
+
+
+def _epsilon_bounds(
+    composition: Composition, delta: float, known: Bounds, both: bool
+) -> Bounds:
     infinite = composition.infinite_mass
     if infinite >= delta:
         return math.inf, math.inf
@@ -186,22 +221,23 @@ def _invert_grids(
     composition: Composition, target: float, start: float, both: bool
 ) -> Bounds:
     """Bounds on epsilon from grids around it."""
-    epsilon = start
+    epsilon, left, right = start, 0.0, composition.max_loss
     for _ in range(20):
         grids = Grids(composition, epsilon)
-        value, slope = grids.coarse.log_delta(epsilon), grids.coarse.slope(epsilon)
-        if value == -math.inf:
-            epsilon *= 0.5
-            continue
-        move = (target - value) / slope
-        epsilon = max(epsilon + move, 0.0)
+        value, slope, _ = grids.coarse.value(epsilon)
         if abs(target - value) < 0.1 or (epsilon == 0.0 and value < target):
             break
+        left, right = (epsilon, right) if value > target else (left, epsilon)
+        epsilon = epsilon + (target - value) / slope if value > -math.inf else left
+        if not left < epsilon < right:
+            epsilon = 0.5 * (left + right) if right < math.inf else 2.0 * left
+        if right - left <= 1e-6 * right:
+            break
     grids = Grids(composition, epsilon)
-    top, low = 1.1 * epsilon + 1e-9, 0.0
+    low = 0.0
     if both:
-        low = _root(grids.lower.log_delta, target, top, False)
-    return low, _root(grids.upper.log_delta, target, top, True)
+        low = _root(grids.lower.log_delta, target, epsilon, False)
+    return low, _root(grids.upper.log_delta, target, epsilon, True)
 
 
 def _invert_closed_form(composition: Composition, target: float) -> Bounds:
@@ -225,21 +261,27 @@ def _invert_closed_form(composition: Composition, target: float) -> Bounds:
 
 
 def _root(
-    function: Callable[[float], float], target: float, top: float, above: bool
+    function: Callable[[float], float], target: float, guess: float, above: bool
 ) -> float:
-    """Root of a decreasing function on [0, inf), on the stated side of it."""
+    """Root of a decreasing function on [0, inf) near a guess, on the stated side."""
     from scipy.optimize import brentq
 
     def gap(epsilon: float) -> float:
         return max(function(epsilon) - target, -1e3)
 
-    if gap(0.0) <= 0.0:
-        return 0.0
-    while gap(top) > 0.0:
-        top *= 2.0
-        if top > 1e6:
+    width = 1e-7 * guess + 1e-9
+    left, right = max(guess - width, 0.0), guess + width
+    while gap(left) <= 0.0:
+        if left == 0.0:
+            return 0.0
+        width *= 4.0
+        left, right = max(left - width, 0.0), left
+    while gap(right) > 0.0:
+        width *= 4.0
+        left, right = right, right + width
+        if right > 1e6:
             return math.inf if above else 0.0
-    root = float(brentq(gap, 0.0, top, xtol=1e-17, rtol=1e-15))
+    root = float(brentq(gap, left, right, xtol=1e-17, rtol=1e-15))
     step = 1e-13 * root + 1e-300
     while (gap(root) > 0.0) if above else (root > 0.0 and gap(root) < 0.0):
         root = max(0.0, root + step if above else root - step)

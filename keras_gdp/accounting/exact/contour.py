@@ -25,7 +25,7 @@ from keras_gdp.accounting.exact.saddle import Saddle, log_kappa, saddle_at
 __all__ = ["Contour", "ContourDoesNotConverge"]
 
 _TOLERANCE = 1e-13
-_MAX_NODES = 4000
+_MAX_NODES, _MANY = 4000, 600
 _IMAGES = (1.03, 1.07, 1.15, 1.3, 1.6, 2.0, 2.7, 4.0)
 _ABSCISSAS = (0.97, 0.93, 0.88, 0.8, 0.7, 0.6, 0.5, 0.4, 0.3)
 _DETOUR = 3.0
@@ -109,6 +109,10 @@ class Contour:
             remainder = 2.0 * float(decay[-max(4, size // 4) :].max()) / float(tau[-1])
             if remainder <= floor:
                 break
+            if start <= _MANY < start + size:  # before the many: will it ever end?
+                _, far = composition.line(c, step, _MAX_NODES, 1)
+                if 2.0 * float(far[0]) / (step * _MAX_NODES) > floor:
+                    raise ContourDoesNotConverge
             start += size
             size = max(48, start // 2)
             if start > _MAX_NODES:

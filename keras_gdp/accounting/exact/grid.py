@@ -13,6 +13,7 @@ from collections.abc import Callable
 import numpy as np
 
 from keras_gdp.accounting.exact.composition import Composition
+from keras_gdp.accounting.exact.contour import Value
 from keras_gdp.accounting.exact.discretize import GridLoss, optimistic, pessimistic
 from keras_gdp.accounting.exact.far_jumps import Far, FarJumps, WithoutFar
 from keras_gdp.accounting.exact.saddle import saddle_for_epsilon
@@ -66,15 +67,19 @@ class GridSum:
         grids = self._discretize(widest / _COARSE)
         log_cut = _LOG_CUT
         if coarse is None:
-            low, high, _, _ = self._window(grids, log_cut)
-            grids = self._discretize(max(high - low, widest) / _COARSE)
+            first = self._window(grids, log_cut)
+            span = first[1] - first[0]
+            grids = self._discretize(max(span, widest) / _COARSE)
         else:
             self._theta, log_cut = self._narrow(grids, epsilon, coarse)
             theta = self._theta
-            low, high, _, _ = self._window(grids, log_cut)
-            floor = max((high - low) / _WINDOW, widest / _FINE)
-            grids = self._refine((high - low) / 1024.0, floor)
+            first = self._window(grids, log_cut)
+            span = first[1] - first[0]
+            floor = max(span / _WINDOW, widest / _FINE)
+            grids = self._refine(span / 1024.0, floor)
         low, high, left, right = self._window(grids, log_cut)
+        if not (high - low) / grids[0].step <= 2 * _WINDOW:
+            low, high, left, right = first  # what that leaves out is in `outside`
         self._log_moment_theta = self._log_moment(grids, theta)
         outside = 0.0
         for end, d in ((low, left), (high, right)):
@@ -143,7 +148,7 @@ class GridSum:
             centre = float(weight @ losses)
             mean += n * centre
             variance += n * float(weight @ (losses - centre) ** 2)
-        deviation = math.sqrt(max(variance, 1e-300))
+        deviation = max(math.sqrt(max(variance, 0.0)), grids[0].step)
         k0 = self._log_moment(grids, theta)
         ends, shifts = [], []
         for sign in (-1.0, 1.0):
@@ -192,10 +197,10 @@ class GridSum:
 
     def log_delta(self, epsilon: float) -> float:
         """Log of the bound on delta(epsilon), without the mass at infinity."""
-        return self.value(epsilon)[0]
+        return self.value(epsilon).log_value
 
-    def value(self, epsilon: float) -> tuple[float, float]:
-        """The bound's logarithm, and which part of it allows for errors.
+    def value(self, epsilon: float) -> Value:
+        """The bound's logarithm, its slope, and which part of it allows for errors.
 
         The error is relative and does not include the rounding of the losses.
         """
@@ -207,26 +212,23 @@ class GridSum:
         gap = self._losses[first:last] - epsilon
         kept = self._density[first:last] * np.exp(-theta * gap)
         total = float(kept @ -np.expm1(-gap))
+        fall = float(kept @ np.exp(-gap))  # minus the derivative in epsilon
         count = min(1.0 / (theta * self._step) + 1.0, float(self._losses.size))
         error = self._outside + self._rounding * count + 1e-26
         body = total + error if self._upper else max(total - error, 0.0)
         parts = [
-            math.log(v) + s
-            for v, s in ((body, scale), (jump[self._upper], 0.0))
-            if v > 0.0
+            math.log(part) + logarithm
+            for part, logarithm in ((body, scale), (jump[self._upper], 0.0))
+            if part > 0.0
         ]
         if not parts:
-            return -math.inf, math.inf
+            return Value(-math.inf, -theta, math.inf)
         log_delta = float(np.logaddexp.reduce(parts))
-        relative = error * math.exp(min(scale - log_delta, 700.0))
-        relative += (jump[1] - jump[0]) * math.exp(-log_delta)
-        return log_delta, relative
-
-    def slope(self, epsilon: float) -> float:
-        """Derivative of log delta, roughly."""
-        span = max(4.0 * self._step, 1e-3 * epsilon)
-        fall = self.log_delta(epsilon) - self.log_delta(epsilon + span)
-        return -max(fall / span, 1e-3) if math.isfinite(fall) else -self._theta
+        share = math.exp(min(scale - log_delta, 700.0))
+        relative = error * share + (jump[1] - jump[0]) * math.exp(
+            min(-log_delta, 700.0)
+        )
+        return Value(log_delta, -max(fall * share, 1e-3), relative)
 
 
 def _beyond(grid: GridLoss) -> Callable[[float], float]:

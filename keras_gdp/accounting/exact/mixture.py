@@ -171,6 +171,8 @@ class MixtureLoss(QuadratureLoss):
         if self.noise == "laplace":
             shifts = sorted({a for _, a in self.p} | {b for _, b in self.q} | {0.0})
             panels = max(1, math.ceil(width * (t + frequency) / 8.0 / len(shifts)))
+            if panels > 2e4:
+                raise QuadratureTooLargeError
             cuts = np.unique(
                 np.concatenate(
                     [

@@ -17,7 +17,7 @@ __all__ = ["GOOD_ERROR", "Grids", "Reading", "contour_at", "plain_contour"]
 
 GOOD_ERROR = 1e-10  # relative, of delta: better is not looked for
 _POOR_ERROR = 1e-2
-_GRID_ERROR = 1e-9  # the same where rounding the losses costs more
+_GRID_ERROR = 1e-8  # the same where rounding the losses costs more
 
 
 class Reading(Protocol):
@@ -95,18 +95,21 @@ class Grids:
 
     Args:
         composition: One direction of a composition.
-        epsilon: Around where delta will be read.
+        epsilon: Where delta will be read.
+        largest: The largest epsilon at which it will be read from the same grids.
     """
 
-    def __init__(self, composition: Composition, epsilon: float) -> None:
+    def __init__(
+        self, composition: Composition, epsilon: float, largest: float = 0.0
+    ) -> None:
         self._composition, self._epsilon = composition, epsilon
         least = math.inf
-        for without in without_far(composition, epsilon):
+        for without in without_far(composition, max(epsilon, largest)):
             coarse = GridSum(composition, without, epsilon, upper=True)
-            error = coarse.value(epsilon)[1]
+            error = coarse.value(epsilon).error
             if error < least:
                 self._without, self.coarse, least = without, coarse, error
-            if least <= _GRID_ERROR or error > 100.0 * least:
+            if least <= _GRID_ERROR or error > 2.0 * least:
                 break
 
     @functools.cached_property
