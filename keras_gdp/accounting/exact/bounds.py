@@ -32,6 +32,7 @@ __all__ = ["Bounds", "delta_bounds", "delta_curve", "epsilon_bounds"]
 Bounds = tuple[float, float]
 
 _TINY = 1e-300
+_TRIES = 25  # readings that an inversion may take
 _OUT_OF_REACH = (QuadratureTooLargeError, OverflowError)
 _MOST_GRID_STEPS = 10**7  # beyond, a grid's rounding says nothing
 _CURVE_ERROR = 1e-6  # relative, of delta: good enough to draw a curve with
@@ -189,15 +190,19 @@ def _invert(
     Returns:
         Bounds on epsilon, and the relative error of delta there.
     """
-    epsilon = max(start, 0.0)
+    epsilon, left, right = max(start, 0.0), 0.0, math.inf
     nothing = (0.0, math.inf), math.inf
-    for _ in range(12):
+    for _ in range(_TRIES):
         reading = read(epsilon)
         if reading is None:
             return nothing
         try:
-            for _ in range(12):
+            for trial in range(12):
                 value, slope, error = reading.value(epsilon)
+                if trial == 0 and error < 0.5:
+                    left, right = (
+                        (epsilon, right) if value > target else (left, epsilon)
+                    )
                 move = (target - value) / slope
                 if not abs(move) < 1e12:
                     return nothing
@@ -206,14 +211,16 @@ def _invert(
                 if settled or error > _CONTOUR_ERROR or abs(target - value) > 3.0:
                     break
             value, slope, error = reading.value(epsilon)
+            if error < _HUGE_CONTOUR_ERROR and abs(target - value) < 1e-7 + 0.1 * error:
+                margin = (1.01 * error + (target - value) ** 2) / -slope
+                centre = epsilon + (target - value) / slope
+                return (max(0.0, centre - margin), max(0.0, centre + margin)), error
+            if epsilon == 0.0 and value < target:
+                return (0.0, 0.0), error
         except ContourDoesNotConverge:
-            continue
-        if error < _HUGE_CONTOUR_ERROR and abs(target - value) < 1e-7 + 0.1 * error:
-            margin = (1.01 * error + (target - value) ** 2) / -slope
-            centre = epsilon + (target - value) / slope
-            return (max(0.0, centre - margin), max(0.0, centre + margin)), error
-        if epsilon == 0.0 and value < target:
-            return (0.0, 0.0), error
+            pass
+        if not left < epsilon < right:
+            epsilon = 0.5 * (left + right) if right < math.inf else 2.0 * left
     return nothing
 
 
