@@ -122,6 +122,11 @@ class Contour:
         self._terms = np.concatenate(values)
         self._terms[0] *= 0.5
 
+    @property
+    def size(self) -> int:
+        """Number of nodes."""
+        return int(self._tau.size)
+
     def value(self, epsilon: float) -> Value:
         """Log delta without the infinite mass, slope, relative error."""
         c = self.saddle.c

@@ -81,34 +81,35 @@ class WithoutFar:
     """
 
     def __init__(self, composition: Composition, threshold: float) -> None:
-        self.threshold = threshold
+        self.composition, self.threshold = composition, threshold
         self.body = _without(composition, threshold)
         fars = [
             Far(n, *loss.lost, loss.log_lost_moment) for loss, n in self.body.phases
         ]
         self.changes = any(far.p > 0.0 for far in fars)
-        self.added = FarJumps(composition, fars, threshold)
+        jumps = math.fsum(far.releases * far.p for far in fars)
+        self.log_jumps = math.log(jumps) if jumps > 0.0 else -math.inf
+        self.reverse = _without(composition.reverse, threshold)
+        self.reverse_jumps = math.fsum(n * x.lost[0] for x, n in self.reverse.phases)
+        self.reverse_infinite = composition.reverse.infinite_mass
 
 
 class FarJumps:
     """Bounds on what far outcomes of single releases add to delta.
 
     Args:
-        composition: One direction of the whole composition.
+        without: The composition without its far jumps.
         fars: The far outcomes of its releases, phase by phase.
-        threshold: About where they start.
     """
 
-    def __init__(
-        self, composition: Composition, fars: list[Far], threshold: float
-    ) -> None:
+    def __init__(self, without: WithoutFar, fars: list[Far]) -> None:
+        composition, reverse = without.composition, without.reverse
         self._p = _any([(far.releases, far.p) for far in fars], composition)
         self._q = _any([(far.releases, far.q) for far in fars], composition.reverse)
+        self._reverse_jumps = without.reverse_jumps
         self._undone: list[tuple[float, float]] = []
         if self._p == 0.0:
             return
-        reverse = _without(composition.reverse, threshold)
-        self._reverse_jumps = math.fsum(n * loss.lost[0] for loss, n in reverse.phases)
         unit = 1.0 / max(deviation(composition), 1e-12)
         for factor in _ORDERS:
             c = factor * unit

@@ -90,7 +90,7 @@ class GridSum:
             Far(n, *grid.lost, _beyond(grid))
             for grid, n in zip(grids, self._counts, strict=True)
         ]
-        self._added = FarJumps(composition, fars, without.threshold)
+        self._added = FarJumps(without, fars)
         self._convolve(grids, low, high)
 
     def _narrow(

@@ -1,6 +1,7 @@
 """Losses of sampled mechanisms: mixtures of shifted noise on a line."""
 
 import functools
+import itertools
 import math
 
 import numpy as np
@@ -16,6 +17,7 @@ from keras_gdp.accounting.exact.privacy_loss import (
 __all__ = ["MixtureLoss", "UniformLoss"]
 
 _LOG_TINY = -90.0
+_PIECES = 50  # into which a panel is cut at most
 _KEPT = 64  # variants of a loss without its far outcomes
 _PANEL, _PANEL_WEIGHT = np.polynomial.legendre.leggauss(20)
 
@@ -89,6 +91,11 @@ class MixtureLoss(QuadratureLoss):
         if self._fade is None:
             return -math.inf
         return log_faded_moment(self, self._fade, s, -math.inf)
+
+    def lost_nodes(self, around: float, scale: float) -> list[tuple[Array, Array]]:
+        if self._fade is None:
+            return []
+        return faded_nodes(self, self._fade, -math.inf, (around, scale))
 
     def log_weight(self, x: Array) -> Array:
         """Log of the share of each outcome that is kept."""
@@ -325,6 +332,11 @@ class UniformLoss(QuadratureLoss):
             return -math.inf
         return log_faded_moment(self._pair, self._fade, s, self._start)
 
+    def lost_nodes(self, around: float, scale: float) -> list[tuple[Array, Array]]:
+        if self._fade is None:
+            return []
+        return faded_nodes(self._pair, self._fade, self._start, (around, scale))
+
     def _build(self, t: float, frequency: float) -> Nodes:
         high = max(self._pair.support(t)[1], self._start + 14.0)
         width = 2.0 * self._start
@@ -394,6 +406,35 @@ def log_faded_moment(
     exponent += np.asarray(log_ndtr((x - centre) / width)) + math.log(width / 6.0)
     top = float(exponent.max())
     return top + math.log(float(np.exp(exponent - top).sum()))
+
+
+def faded_nodes(
+    pair: MixtureLoss,
+    fade: tuple[float, float],
+    start: float,
+    fast: tuple[float, float],
+) -> list[tuple[Array, Array]]:
+    """Panels over what the fade leaves out, see `Loss.lost_nodes`."""
+    from scipy.special import log_ndtr
+
+    centre, width = fade
+    end = max(centre, *(shift for _, shift in pair.p)) + 14.0
+    far = np.arange(centre + max(8.0 * width, 0.25), end, 0.25)
+    cuts = np.concatenate([centre + width * np.linspace(-14.0, 7.0, 7), far])
+    cuts = np.unique(np.maximum(cuts, start))
+    around, scale = fast
+    panels = []
+    for left, right in itertools.pairwise(cuts):
+        low, high = pair.loss(np.array([left, right]))
+        pieces = 1
+        if high > around - 10.0 * scale and low < around + 10.0 * scale:
+            pieces = min(math.ceil((high - low) / scale), _PIECES)
+        for cut in itertools.pairwise(np.linspace(left, right, pieces + 1)):
+            x, log_h = _panels(np.array(cut))
+            log_q, _, loss = pair.ratio(x)
+            log_far = np.asarray(log_ndtr((x - centre) / width))
+            panels.append((pair.log_noise(x) + log_q + loss + log_far + log_h, loss))
+    return panels
 
 
 def _panels(cuts: Array) -> tuple[Array, Array]:

@@ -60,6 +60,18 @@ class Loss(ABC):
         """Log of E_P[exp(-s L)] over the outcomes that were left out."""
         return -math.inf
 
+    def lost_nodes(self, around: float, scale: float) -> list[tuple[Array, Array]]:
+        """Gauss-Legendre quadrature over the outcomes that were left out.
+
+        Args:
+            around: A loss about which the integrand changes fast,
+            scale: over changes of the loss of this size.
+
+        Returns:
+            Logarithms of weights under P, and losses, panel by panel.
+        """
+        return []
+
     @abstractmethod
     def masses(self, edges: Array) -> tuple[Array, Array, float]:
         """Masses of P and Q in the cells cut by increasing thresholds of L.

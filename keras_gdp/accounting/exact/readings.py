@@ -4,19 +4,19 @@ import functools
 import math
 from typing import Protocol
 
-import numpy as np
-
 from keras_gdp.accounting.exact.composition import Composition
 from keras_gdp.accounting.exact.contour import Contour, ContourDoesNotConverge, Value
-from keras_gdp.accounting.exact.far_jumps import WithoutFar, without_far
+from keras_gdp.accounting.exact.far_jumps import without_far
 from keras_gdp.accounting.exact.grid import GridSum
 from keras_gdp.accounting.exact.moments import QuadratureTooLargeError
+from keras_gdp.accounting.exact.one_jump import OneJump, one_jump_threshold
 from keras_gdp.accounting.exact.saddle import Saddle, saddle_for_epsilon
 
 __all__ = ["GOOD_ERROR", "Grids", "Reading", "contour_at", "plain_contour"]
 
 GOOD_ERROR = 1e-10  # relative, of delta: better is not looked for
 _POOR_ERROR = 1e-2
+_LOOKS = 3  # thresholds that may be tried, each from a better delta
 _GRID_ERROR = 1e-8  # the same where rounding the losses costs more
 
 
@@ -29,26 +29,6 @@ class Reading(Protocol):
         Raises:
             ContourDoesNotConverge: If epsilon is too far from where it is meant for.
         """
-
-
-class _ContourWithoutFar:
-    """A contour for the composition without far jumps, and what they add."""
-
-    def __init__(self, without: WithoutFar, saddle: Saddle) -> None:
-        self._without = without
-        self._contour = Contour(without.body, saddle)
-
-    def value(self, epsilon: float) -> Value:
-        body = self._contour.value(epsilon)
-        low, high = self._without.added(epsilon)
-        middle = 0.5 * (low + high)
-        if middle == 0.0:
-            return body
-        log_value = float(np.logaddexp(body.log_value, math.log(middle)))
-        share = math.exp(body.log_value - log_value)
-        error = body.error * share + 0.5 * (high - low) * math.exp(-log_value)
-        # What jumps add hardly depends on epsilon, as they go far beyond it.
-        return Value(log_value, body.slope * share, error)
 
 
 def plain_contour(composition: Composition, saddle: Saddle) -> Contour | None:
@@ -66,27 +46,30 @@ def plain_contour(composition: Composition, saddle: Saddle) -> Contour | None:
 
 
 def contour_at(composition: Composition, epsilon: float) -> Reading | None:
-    """The contour with the smallest error at epsilon, None if none converges."""
+    """The contour, or sum of contours, with the smallest error; None if none is."""
     best: Reading | None
-    best = plain_contour(composition, saddle_for_epsilon(composition, epsilon))
-    least = best.value(epsilon).error if best is not None else math.inf
-    improved = False
-    for without in without_far(composition, epsilon):
-        if least <= GOOD_ERROR or not without.changes:
+    saddle = saddle_for_epsilon(composition, epsilon)
+    best = plain_contour(composition, saddle)
+    log_delta, least = saddle.log_delta, math.inf
+    if best is not None:
+        value, _, least = best.value(epsilon)
+        log_delta = value if least < 1.0 else log_delta
+    for _ in range(_LOOKS):
+        if least <= GOOD_ERROR:
+            break
+        threshold = one_jump_threshold(composition, log_delta)
+        if threshold is None:
             break
         try:
-            saddle = saddle_for_epsilon(without.body, epsilon)
-            found = _ContourWithoutFar(without, saddle)
+            found = OneJump(composition, threshold, epsilon)
             value, _, error = found.value(epsilon)
-            if GOOD_ERROR < error:
-                found = _ContourWithoutFar(without, saddle._replace(log_delta=value))
-                error = found.value(epsilon).error
         except (ContourDoesNotConverge, QuadratureTooLargeError):
             break
         if error < least:
-            best, least, improved = found, error, True
-        elif improved:
+            best, least = found, error
+        if abs(value - log_delta) < 1.0:
             break
+        log_delta = value
     return best
 
 
