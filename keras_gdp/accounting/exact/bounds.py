@@ -12,7 +12,9 @@ import numpy as np
 
 from keras_gdp.accounting.exact.composition import Composition
 from keras_gdp.accounting.exact.contour import ContourDoesNotConverge
+from keras_gdp.accounting.exact.far_jumps import WithoutFar
 from keras_gdp.accounting.exact.moments import Array, QuadratureTooLargeError
+from keras_gdp.accounting.exact.one_jump import one_jump_threshold
 from keras_gdp.accounting.exact.readings import (
     GOOD_ERROR,
     Grids,
@@ -172,6 +174,10 @@ def _epsilon_bounds(
 
     found, error = _invert(plain, target, rough)
     if error > GOOD_ERROR:
+        threshold = one_jump_threshold(composition, target)
+        if threshold is not None:  # far jumps lead the rough epsilon astray
+            body = WithoutFar(composition, threshold).body
+            rough = saddle_for_delta(body, target).epsilon
         better, other = _invert(any_contour, target, found[0] if found[0] else rough)
         if other < error:
             found, error = better, other

@@ -13,6 +13,7 @@ Gauss-Legendre panels. Two jumps or more are at most half the square of the expe
 number of jumps, which is how low the threshold may be.
 """
 
+import bisect
 import math
 
 import numpy as np
@@ -25,7 +26,7 @@ from keras_gdp.accounting.exact.saddle import log_kappa, saddle_for_epsilon
 
 __all__ = ["OneJump", "one_jump_threshold"]
 
-_MOST_NODES = 800  # of one of many contours: a grid is faster
+_MOST_NODES = 20000  # of all contours together: beyond, a grid is faster
 _SKIPPED = 1e-13  # panels that are left out
 _POINTS = np.polynomial.legendre.leggauss(20)[0]
 _LAST = np.array(
@@ -125,6 +126,8 @@ class _Rest:
         # Left out of the cumulant, or impossible under P.
         self._aside = without.reverse_jumps + without.reverse_infinite
         self._contours: list[Contour] = []
+        self._centres: list[float] = []  # the epsilons they were made for, increasing
+        self._size = 0
 
     def values(self, epsilons: Array) -> tuple[Array, Array, Array]:
         """Log delta, slope and error at each epsilon."""
@@ -134,22 +137,26 @@ class _Rest:
     def value(self, epsilon: float) -> Value:
         if epsilon < -_FAR * self._deviation:
             return self._certain(epsilon)
-        for contour in reversed(self._contours[-2:]):
+        near = bisect.bisect(self._centres, epsilon)
+        for i in range(max(near - 1, 0), min(near + 1, len(self._contours))):
             try:
-                value = contour.value(epsilon)
+                value = self._contours[i].value(epsilon)
             except ContourDoesNotConverge:
                 continue
-            if value.error < _NODE_ERROR:
+            own = abs(self._centres[i] - epsilon) < 1e-3 * self._deviation
+            if value.error < _NODE_ERROR or own:
                 return value
         saddle = saddle_for_epsilon(self._rest, epsilon)
         contour = Contour(self._rest, saddle)
-        if contour.size > _MOST_NODES:
+        self._size += contour.size
+        if self._size > _MOST_NODES:
             raise ContourDoesNotConverge
         value = contour.value(epsilon)
         if value.error > _NODE_ERROR:
             contour = Contour(self._rest, saddle._replace(log_delta=value.log_value))
             value = contour.value(epsilon)
-        self._contours.append(contour)
+        self._centres.insert(near, epsilon)
+        self._contours.insert(near, contour)
         return value
 
     def _certain(self, epsilon: float) -> Value:
