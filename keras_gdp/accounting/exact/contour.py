@@ -52,7 +52,7 @@ class Contour:
         saddle: Where the line crosses the real axis.
 
     Raises:
-        ContourDoesNotConverge: If the integrand does not decay within 3000 nodes.
+        ContourDoesNotConverge: If the integrand does not decay within 4000 nodes.
     """
 
     def __init__(self, composition: Composition, saddle: Saddle) -> None:

@@ -138,7 +138,7 @@ class Nodes:
         size = np.exp(self._log_q[split:] + t * loss - value) * (1.0 + np.abs(t * loss))
         rest = self._q[split:] + t * np.abs(self._linear[split:])
         total = float(size.sum() + math.exp(-value) * rest.sum())
-        return 4e-16 * total + 4e-15 * abs(value)
+        return 1e-14 * total + 4e-15 * abs(value)
 
 
 def _log1p(z: ComplexArray) -> ComplexArray:

@@ -14,7 +14,7 @@ from keras_gdp.accounting.exact.saddle import Saddle, saddle_for_epsilon
 
 __all__ = ["GOOD_ERROR", "Grids", "Reading", "contour_at", "plain_contour"]
 
-GOOD_ERROR = 1e-10  # relative, of delta: better is not looked for
+GOOD_ERROR = 5e-10  # relative, of delta: better is not looked for
 _POOR_ERROR = 1e-2
 _LOOKS = 3  # thresholds that may be tried, each from a better delta
 _GRID_ERROR = 1e-8  # the same where rounding the losses costs more
