@@ -296,7 +296,7 @@ class PrivateOptimizer(PrivateUpdate):
     def _add_noise(self, clipped_sums):
         if self.noise_multiplier > 0:
             noise = self._noise.draw(
-                [tf.shape(total) for total in clipped_sums],
+                [total.shape for total in clipped_sums],
                 [total.dtype for total in clipped_sums],
                 self._private_steps.value,
             )

@@ -5,6 +5,7 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
+from scipy import stats
 
 import keras_gdp as gdp
 from keras_gdp.noise import NoiseStream
@@ -37,6 +38,38 @@ def test_noise_is_standard_normal_and_independent_across_steps_and_variables(see
     assert abs(samples.mean()) < 6 * 0.0036
     assert abs((samples**4).mean() - 3) < 6 * 0.035
     assert largest_correlation(samples) < 6 * 0.01
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_noise_has_the_normal_distribution_function_up_to_its_tails(dtype):
+    (samples,) = NoiseStream(3).draw([(1000, 1001)], [tf.as_dtype(dtype)], 0)
+    assert samples.dtype == dtype
+    samples = np.ravel(samples)
+    # Asymptotic p-value; a right generator falls below once in 1e6 seeds.
+    assert stats.kstest(samples, "norm").pvalue > 1e-6
+    for bound in (3, 4, 4.5):
+        expected = samples.size * 2 * stats.norm.sf(bound)
+        beyond = np.sum(np.abs(samples) > bound)
+        assert abs(beyond - expected) < 6 * np.sqrt(expected)
+    assert np.isfinite(samples).all()
+
+
+def test_every_entry_of_odd_shapes_is_drawn_once():
+    shapes = [(3,), (), (2, 5), (0, 4), (7, 1)]
+    drawn = NoiseStream().draw(shapes, [tf.float32] * 5, 0)
+    assert [tuple(d.shape) for d in drawn] == shapes
+    values = np.concatenate([np.ravel(d) for d in drawn])
+    assert len(np.unique(values)) == 21
+
+
+def test_compiled_noise_is_the_same_up_to_rounding():
+    stream = NoiseStream(9)
+
+    def draw():
+        return stream.draw([(50, 3)], [tf.float32], 4)[0]
+
+    compiled = tf.function(draw, jit_compile=True, autograph=False)
+    np.testing.assert_allclose(draw(), compiled(), atol=1e-5)
 
 
 def test_two_streams_without_seed_are_independent():
