@@ -13,7 +13,7 @@ demo: $(VENV)/demo.stamp
 
 test: $(VENV)/test.stamp lint
 	$(BIN)/python -m pytest -n 2 --dist loadfile
-	$(BIN)/python -m pytest -q --doctest-modules keras_gdp/accounting keras_gdp/tradeoff keras_gdp/sampling
+	$(BIN)/python -m pytest -q --doctest-modules keras_gdp/accounting keras_gdp/tradeoff keras_gdp/sampling keras_gdp/tuning keras_gdp/audit
 
 lint: $(VENV)/test.stamp
 	$(BIN)/ruff format --check .

@@ -29,7 +29,7 @@ from keras_gdp.errors import (
 
 __version__ = "0.1.0"
 
-_SUBMODULES = ("accounting", "clipping", "tradeoff")
+_SUBMODULES = ("accounting", "audit", "clipping", "tradeoff", "tuning")
 
 _HOMES = {
     "keras_gdp.callbacks": ("PrivacyBudget", "PrivacyStatement"),

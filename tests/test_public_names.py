@@ -59,7 +59,9 @@ def python(code):
     return result.stdout
 
 
-@pytest.mark.parametrize("package", ["accounting", "tradeoff", "sampling"])
+@pytest.mark.parametrize(
+    "package", ["accounting", "tradeoff", "sampling", "tuning", "audit"]
+)
 def test_the_pure_half_works_without_tensorflow(package):
     python(
         "import sys\n"

@@ -228,6 +228,10 @@ class PrivacyBudget(keras.callbacks.Callback):
             clipping=optimizer.strategy.describe(),
             sensitivity=float(optimizer.strategy.sensitivity),
             noise_multiplier=optimizer.noise_multiplier,
+            effective_noise_multiplier=optimizer.strategy.effective_noise_multiplier(
+                optimizer.noise_multiplier
+            ),
+            noise=optimizer.strategy.describe_noise(optimizer.noise_multiplier),
             steps=int(optimizer.private_steps.numpy()),
             max_steps=self._limit,
             epsilon_limit=self.epsilon,

@@ -39,7 +39,11 @@ class PrivacyStatement:
         sampling: How batches were drawn, one text per phase.
         clipping: How examples were clipped.
         sensitivity: L2 sensitivity of the clipped sum to one example added or removed.
+            Where the bounds adapt, its value after the last step.
         noise_multiplier: Noise standard deviation over the sensitivity.
+        effective_noise_multiplier: The same for all that a step releases, including
+            what adaptive clipping releases beside the sum; this is what is accounted.
+        noise: What noise is added to what.
         steps: Number of noised updates.
         max_steps: Number of updates that the budget allows, or `None`.
         epsilon_limit: The budget, or `None`.
@@ -58,6 +62,8 @@ class PrivacyStatement:
     clipping: str
     sensitivity: float
     noise_multiplier: float
+    effective_noise_multiplier: float
+    noise: str
     steps: int
     max_steps: int | None
     epsilon_limit: float | None
@@ -79,6 +85,14 @@ class PrivacyStatement:
         """Returns `to_dict()` as JSON; an infinite number becomes the string "inf"."""
         return json.dumps(_finite(self.to_dict()), indent=indent, allow_nan=False)
 
+    def _noise_text(self):
+        if self.effective_noise_multiplier == self.noise_multiplier:
+            return self.noise
+        return (
+            f"{self.noise}; together one step counts as one Gaussian release of noise "
+            f"multiplier {self.effective_noise_multiplier:.6g}"
+        )
+
     def __str__(self):
         lines = [
             f"({_number(self.epsilon)}, {self.delta:g})-differential privacy",
@@ -91,12 +105,7 @@ class PrivacyStatement:
                 f"{self.clipping}; the sum over a batch then moves by at most "
                 f"{self.sensitivity:g} when one example is added or removed",
             ),
-            _item(
-                "Noise",
-                f"Gaussian, standard deviation {self.noise_multiplier:g} times that "
-                f"sensitivity on every step's sum (noise multiplier "
-                f"{self.noise_multiplier:g})",
-            ),
+            _item("Noise", self._noise_text()),
             _item(
                 "Steps",
                 f"{self.steps} noised updates"

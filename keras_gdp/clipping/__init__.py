@@ -9,9 +9,19 @@ from keras_gdp.clipping.engines import (
 )
 from keras_gdp.clipping.objective import Objective
 from keras_gdp.clipping.result import ClippedSum
-from keras_gdp.clipping.strategies import ClippingStrategy, Flat
+from keras_gdp.clipping.strategies import (
+    AdaptivePerLayer,
+    AdaptiveQuantile,
+    Automatic,
+    ClippingStrategy,
+    Flat,
+    PerLayer,
+)
 
 __all__ = [
+    "AdaptivePerLayer",
+    "AdaptiveQuantile",
+    "Automatic",
     "BookkeepingEngine",
     "ClippedSum",
     "ClippingStrategy",
@@ -19,6 +29,7 @@ __all__ = [
     "Flat",
     "LoopEngine",
     "Objective",
+    "PerLayer",
     "ReweightEngine",
     "VectorizedEngine",
 ]

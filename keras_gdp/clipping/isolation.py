@@ -12,6 +12,7 @@ import numpy as np
 import tensorflow as tf
 
 from keras_gdp.clipping.engines.loop import LoopEngine
+from keras_gdp.clipping.made_up import made_up_rows, normal, uniform
 from keras_gdp.clipping.rules.recurrent_cells import CELLS
 
 __all__ = ["isolation_problem"]
@@ -20,7 +21,6 @@ _DISTINCT = 3
 # One row many times over: what limits a batch's load on some part of the model (the
 # capacity of an expert, say) is reached.
 _PATTERN = [0, 1, 2, 0, 0, 0, 0, 1]
-_UNKNOWN_SIZE = 8
 # Relative to the largest entry. Couplings change results in the first digits.
 _TOLERANCE = {"float32": 1e-3, "float16": 5e-2, "bfloat16": 2e-1}
 _TOLERANCE_TENSOR_FLOAT_32 = 1e-2
@@ -52,8 +52,8 @@ def isolation_problem(engine, objective, row_specs):
     problem = ""
     with _moved_weights(objective), _without_randomness(objective):
         # Where the made-up rows have no finite gradient, others may.
-        for draw in (_normal, _uniform):
-            rows = _made_up_rows(row_specs, draw)
+        for draw in (normal, uniform):
+            rows = made_up_rows(row_specs, _DISTINCT, draw)
             try:
                 problem = _difference(engine, objective, rows)
             except Exception as error:  # Any failure at all means that it cannot.
@@ -185,36 +185,3 @@ def _without_randomness(objective):
                 stack.callback(setattr, layer, "dropout", layer.dropout)
                 layer.dropout = 0.0
         yield
-
-
-def _normal(generator, shape):
-    return generator.normal(size=shape)
-
-
-def _uniform(generator, shape):
-    return generator.uniform(0.05, 0.95, size=shape)
-
-
-def _made_up_rows(row_specs, draw):
-    generator = np.random.default_rng(1)
-    x_specs, *other_specs = row_specs
-
-    def row(spec, draw):
-        if spec is None:
-            return None
-        shape = [_DISTINCT] + [
-            _UNKNOWN_SIZE if size is None else size for size in spec.shape[1:]
-        ]
-        if spec.dtype.is_floating:
-            values = draw(generator, shape)
-        elif spec.dtype.is_integer or spec.dtype == tf.bool:
-            # The only integers that are certain to be valid ids and labels.
-            values = generator.integers(0, 2, shape)
-        else:
-            return tf.fill(shape, "")
-        return tf.cast(tf.constant(values), spec.dtype)
-
-    x = tf.nest.map_structure(lambda spec: row(spec, draw), x_specs)
-    # Targets and weights: probabilities are valid for every loss.
-    others = tf.nest.map_structure(lambda spec: row(spec, _uniform), other_specs)
-    return (x, *others)

@@ -18,9 +18,12 @@ class ClippedSum(NamedTuple):
         losses: Tensor of shape (batch,): unclipped per-example losses. Not private.
         outputs: List of by-products of the forward pass (such as predictions),
             stacked along the batch. Not private.
+        statistics: Tensor of shape (statistics,): what the strategy releases beside
+            the sum, before its noise; `None` for nothing.
     """
 
     gradients: list
     squared_norms: Any
     losses: Any
     outputs: list
+    statistics: Any = None

@@ -11,6 +11,7 @@ import tensorflow as tf
 from keras_gdp import _validate
 from keras_gdp.clipping import ClippingStrategy, Flat, Objective
 from keras_gdp.clipping.choose import ENGINES
+from keras_gdp.clipping.made_up import start_strategy
 from keras_gdp.clipping.objective import as_tensors, num_rows, specs_of
 from keras_gdp.errors import (
     LedgerError,
@@ -27,9 +28,6 @@ from keras_gdp.training.validate import checked_engine
 __all__ = ["PrivateOptimizer"]
 
 _NO_LIMIT = 2**62
-# Squares of gradients below 1e-19 vanish in float32. Even a billion of them then have
-# a norm below this bound, so that what is not seen need not be clipped.
-_SMALLEST_SENSITIVITY = 1e-12
 
 
 class _NoisedGradients(list):
@@ -49,7 +47,9 @@ class PrivateOptimizer(PrivateUpdate):
             clipping strategy from `keras_gdp.clipping`.
         noise_multiplier: Standard deviation of the noise on the clipped sum, in units
             of its sensitivity (`l2_norm_clip`), >= 0. Zero adds no noise: epsilon is
-            infinite.
+            infinite. Strategies that release statistics of the batch to adapt their
+            bounds add noise to these too, and each step costs slightly more:
+            `strategy.effective_noise_multiplier(noise_multiplier)` is accounted.
         batch_size: The expected batch size, by which the noised sum is divided. A
             declared constant, never the number of rows that a batch happens to have.
             `None` takes it from what is fitted: a `PoissonDataset`'s or
@@ -99,13 +99,9 @@ class PrivateOptimizer(PrivateUpdate):
                 f"{kwargs['gradient_accumulation_steps']}. Use `physical_batch_size` "
                 "instead: it splits the batch inside the step, noise is added once."
             )
-        if not strategy.sensitivity >= _SMALLEST_SENSITIVITY:
-            raise ValueError(
-                "Argument `l2_norm_clip` is too small for float32 norms, which would "
-                f"underflow. Received a bound of {strategy.sensitivity:g}; it must be "
-                f"at least {_SMALLEST_SENSITIVITY:g}. Scale the loss up instead."
-            )
         super().__init__(*args, **kwargs)
+        # The state of a strategy belongs to one optimizer.
+        strategy = strategy.owned_copy()
         self._settings = MappingProxyType(
             {
                 "l2_norm_clip": l2_norm_clip,
@@ -260,6 +256,23 @@ class PrivateOptimizer(PrivateUpdate):
         with tf.init_scope():
             return float(self._divisor.numpy())
 
+    def build(self, variables):
+        if not self.built:
+            self.strategy.build(variables, self._add_strategy_variable)
+        super().build(variables)
+
+    def _add_strategy_variable(self, shape, initializer, name):
+        return self.add_variable(
+            shape, initializer=initializer, dtype="float32", name=name
+        )
+
+    def prepare_clipping(self, variables, objective, row_specs):
+        with tf.init_scope():
+            if not self.built:
+                self.build(list(variables))
+            self.strategy.check_variables(variables)
+            start_strategy(self.strategy, objective, row_specs)
+
     def apply_clipped_sum(self, clipped, variables, extra_gradients=None):
         variables = list(variables)
         if not self.built:
@@ -269,9 +282,11 @@ class PrivateOptimizer(PrivateUpdate):
             tf.less(self._private_steps.value, self._max_private_steps.value),
             self._ledger.has_room(),
         )
+        # Outside of the condition, so that it need not wait for the gradients.
+        noise = self._draw_noise(clipped)
 
         def update():
-            gradients = self._add_noise(clipped.gradients)
+            gradients, statistics = self._add_noise(clipped, noise)
             if extra_gradients is not None:
                 gradients = [
                     g
@@ -287,27 +302,42 @@ class PrivateOptimizer(PrivateUpdate):
                 ),
                 variables,
             )
+            if statistics is not None:
+                self.strategy.update(statistics, self._divisor.value)
             self._private_steps.assign_add(1)
             self._ledger.record()
             return tf.constant(True)
 
         return tf.cond(allowed, update, lambda: tf.constant(False))
 
-    def _add_noise(self, clipped_sums):
-        if self.noise_multiplier > 0:
-            noise = self._noise.draw(
-                [total.shape for total in clipped_sums],
-                [total.dtype for total in clipped_sums],
-                self._private_steps.value,
-            )
-            stddev = self.noise_multiplier * self.strategy.sensitivity
-            clipped_sums = [
-                total + tf.cast(stddev, total.dtype) * z
-                for total, z in zip(clipped_sums, noise, strict=True)
+    def _draw_noise(self, clipped):
+        """Returns standard normals for the sums and statistics; `None` for none."""
+        parts = [*clipped.gradients]
+        if clipped.statistics is not None:
+            parts.append(clipped.statistics)
+        elif self.noise_multiplier == 0:
+            return None
+        return self._noise.draw(
+            [part.shape for part in parts],
+            [part.dtype for part in parts],
+            self._private_steps.value,
+        )
+
+    def _add_noise(self, clipped, noise):
+        """Returns the mean gradients and the strategy's statistics, noised."""
+        parts = [*clipped.gradients]
+        stddevs = self.strategy.noise_stddevs(self.noise_multiplier, len(parts))
+        if clipped.statistics is not None:
+            parts.append(clipped.statistics)
+            stddevs = [*stddevs, self.strategy.statistics_stddevs()]
+        if noise is not None:
+            parts = [
+                part + tf.cast(stddev, part.dtype) * tf.cast(z, part.dtype)
+                for part, stddev, z in zip(parts, stddevs, noise, strict=True)
             ]
-        return [
-            total / tf.cast(self._divisor.value, total.dtype) for total in clipped_sums
-        ]
+        statistics = parts.pop() if clipped.statistics is not None else None
+        means = [part / tf.cast(self._divisor.value, part.dtype) for part in parts]
+        return means, statistics
 
     def apply(self, grads, trainable_variables=None):
         """Refuses gradients that the private step did not make."""
@@ -384,6 +414,7 @@ class PrivateOptimizer(PrivateUpdate):
             [v.value if isinstance(v, keras.Variable) else v for v in variables],
         )
         specs = specs_of(batch)
+        self.prepare_clipping(variables, objective, specs)
         engine, _ = checked_engine(self, objective, specs)
         clipped = engine.clip(objective, batch, tf.not_equal(sample_weight, 0.0))
         self.apply_clipped_sum(clipped, variables)

@@ -3,6 +3,7 @@
 import keras
 import tensorflow as tf
 
+from keras_gdp.clipping.made_up import start_strategy
 from keras_gdp.clipping.recording import plan_units
 from keras_gdp.errors import PrivacyError
 from keras_gdp.training import _keras
@@ -48,10 +49,13 @@ def explain_clipping(model, optimizer=None, *, batch=None) -> str:
         keras.utils.unpack_x_y_sample_weight(batch),
     )
     objective, _ = model_objective(model, compute_loss=loss)
-    engine, reason = checked_engine(optimizer, objective, specs, model)
+    strategy = _ready_strategy(optimizer, model, objective, specs)
+    engine, reason = checked_engine(
+        optimizer, objective, specs, model, strategy=strategy
+    )
     lines = [
         f"Engine: {engine.name} ({reason}).",
-        f"Clipping: {optimizer.strategy.describe()}.",
+        f"Clipping: {strategy.describe()}.",
     ]
     for layer, how in _handled_layers(model, engine, objective):
         size = sum(v.value.shape.num_elements() for v in layer.trainable_variables)
@@ -60,6 +64,22 @@ def explain_clipping(model, optimizer=None, *, batch=None) -> str:
     if frozen:
         lines.append(f"  {frozen} frozen or non-trainable weights get no gradient")
     return "\n".join(lines)
+
+
+def _ready_strategy(optimizer, model, objective, specs):
+    """Returns the optimizer's strategy, or a copy that is ready for the model."""
+    if optimizer.built:
+        optimizer.prepare_clipping(model.trainable_variables, objective, specs)
+        return optimizer.strategy
+    strategy = optimizer.strategy.owned_copy()
+    strategy.build(
+        model.trainable_variables,
+        lambda shape, initializer, name: keras.Variable(
+            initializer, shape, dtype="float32", trainable=False, name=name
+        ),
+    )
+    start_strategy(strategy, objective, specs)
+    return strategy
 
 
 _HOW = {

@@ -50,6 +50,16 @@ class PrivateUpdate(abc.ABC):
     fitted: Fitted | None = None
 
     @abc.abstractmethod
+    def prepare_clipping(self, variables, objective, row_specs):
+        """Makes the strategy ready for steps on these variables.
+
+        Args:
+            variables: The Keras variables that will be updated.
+            objective: The objective of the step.
+            row_specs: Nested `tf.TensorSpec`s of a batch.
+        """
+
+    @abc.abstractmethod
     def apply_clipped_sum(self, clipped: ClippedSum, variables, extra_gradients=None):
         """Adds noise to a clipped sum, divides, updates `variables`, counts the step.
 

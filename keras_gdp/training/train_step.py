@@ -41,7 +41,9 @@ def train_step(model, data):
             f"Model {model.name!r} has no trainable weights: there is nothing to train."
         )
     objective, outputs = model_objective(model, _loss_scale(model, optimizer))
-    engine = _validated_engine(model, optimizer, objective, outputs, specs_of(batch))
+    specs = specs_of(batch)
+    optimizer.prepare_clipping(model.trainable_variables, objective, specs)
+    engine = _validated_engine(model, optimizer, objective, outputs, specs)
     present = present_rows(batch[2], rows)
     clipped = engine.clip(objective, batch, present)
     penalty, penalty_gradients = regularizer_gradients(model)

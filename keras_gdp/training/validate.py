@@ -38,7 +38,9 @@ _STATE_ADVICE = (
 )
 
 
-def checked_engine(optimizer, objective, row_specs, model=None, outputs=None):
+def checked_engine(
+    optimizer, objective, row_specs, model=None, outputs=None, *, strategy=None
+):
     """Refuses what cannot be trained privately, then chooses the engine.
 
     Args:
@@ -48,6 +50,7 @@ def checked_engine(optimizer, objective, row_specs, model=None, outputs=None):
         model: The model behind the objective; `None` for a plain function.
         outputs: The `ModelOutputs` of the objective, to trace the model's metrics as
             well; `None` where targets are not known.
+        strategy: The clipping strategy where it is not the optimizer's own.
 
     Returns:
         `(engine, reason)`, as `choose_engine`.
@@ -57,7 +60,7 @@ def checked_engine(optimizer, objective, row_specs, model=None, outputs=None):
     validate_state(objective, row_specs, model, outputs)
     return choose_engine(
         optimizer.engine_name,
-        optimizer.strategy,
+        strategy or optimizer.strategy,
         optimizer.physical_batch_size,
         objective,
         row_specs,

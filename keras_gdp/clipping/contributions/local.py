@@ -9,6 +9,7 @@ from keras_gdp.clipping.contributions.base import (
     select,
     squares,
     weigh,
+    weighted_total,
 )
 
 __all__ = ["Local"]
@@ -60,11 +61,11 @@ class Local(Contribution):
     def _single(self):
         return self._product(*self.tensors)[None]
 
-    def weighted_sum(self, factors):
+    def weighted_sum(self, factors, finite=False):
         if self._gradients is not None:
-            factors = tf.cast(factors, self._gradients.dtype)
-            return tf.tensordot(factors, select(factors, self._gradients), axes=1)
+            return weighted_total(factors, self._gradients, finite)
         gradients, *inputs = self.tensors
         return self._product(
-            weigh(factors, gradients), *(select(factors, tensor) for tensor in inputs)
+            weigh(factors, gradients, finite),
+            *(select(factors, tensor, finite) for tensor in inputs),
         )

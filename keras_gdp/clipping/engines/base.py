@@ -59,6 +59,11 @@ class Engine:
             batch: Nested batch with a leading axis of any length, also zero.
             present: Boolean tensor of shape (rows,).
         """
+        result = self._clip_chunks(objective, batch, present)
+        statistics = self.strategy.statistics(result.squared_norms, present)
+        return result._replace(statistics=statistics)
+
+    def _clip_chunks(self, objective, batch, present):
         count = num_rows(batch)
         size = self.physical_batch_size
         if isinstance(count, int) and count > 0 and (size is None or count <= size):

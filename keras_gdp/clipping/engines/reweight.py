@@ -26,8 +26,11 @@ class ReweightEngine(Engine):
     first, and the bound could be missed by more than rounding in float32 allows: such
     models are refused.
 
-    It relies on the loss of an example depending on that example's row alone, and on
-    one factor per example.
+    A weighted loss has one factor per example. Where the strategy scales the variables
+    of an example separately, there is no second pass, and the sums are those of
+    bookkeeping.
+
+    It relies on the loss of an example depending on that example's row alone.
     """
 
     name = "reweight"
@@ -38,13 +41,14 @@ class ReweightEngine(Engine):
             losses, outputs = objective.batched.losses(rows)
         contributions = recording.contributions(losses, objective.loss_scale)
         squared_norms = squared_norms_of(contributions, losses)
+        factors = self.factors(squared_norms, present)
         if self.strategy.factors(squared_norms).shape[1] != 1:
-            raise UnsupportedLayerError(
-                "the clipping strategy scales the variables of an example separately"
+            sums = weighted_sums_of(
+                contributions, squared_norms, factors, objective.variables
             )
+            return ClippedSum(sums, squared_norms, losses, outputs)
         if recording.half_precision:
             raise UnsupportedLayerError("a layer computes in half precision")
-        factors = self.factors(squared_norms, present)
         reweighted = recording.gradients(losses, factors[:, 0], objective.loss_scale)
         finite = tf.reduce_all(
             [tf.reduce_all(tf.math.is_finite(g)) for g in reweighted]
@@ -52,6 +56,8 @@ class ReweightEngine(Engine):
         sums = tf.cond(
             finite,
             lambda: reweighted,
-            lambda: weighted_sums_of(contributions, factors, objective.variables),
+            lambda: weighted_sums_of(
+                contributions, squared_norms, factors, objective.variables
+            ),
         )
         return ClippedSum(sums, squared_norms, losses, outputs)

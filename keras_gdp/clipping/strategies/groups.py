@@ -1,0 +1,134 @@
+"""Groups of variables that are clipped together."""
+
+import re
+
+import numpy as np
+import tensorflow as tf
+
+from keras_gdp.clipping.strategies.base import ClippingStrategy, clip_factors
+
+__all__ = ["GroupedStrategy", "checked_groups"]
+
+_EXPECTED = '"layer", "variable", or a list of regular expressions'
+
+
+def checked_groups(groups):
+    """Returns `groups` if it is a valid choice."""
+    if isinstance(groups, str) and groups in ("layer", "variable"):
+        return groups
+    if not isinstance(groups, str) and isinstance(groups, list | tuple) and groups:
+        for pattern in groups:
+            if not isinstance(pattern, str):
+                break
+            re.compile(pattern)
+        else:
+            return list(groups)
+    raise ValueError(
+        f"Argument `groups` must be {_EXPECTED} that are searched for in the paths of "
+        f"the variables. Received: groups={groups!r}."
+    )
+
+
+class GroupedStrategy(ClippingStrategy):
+    """Base of the strategies with one bound per group of variables.
+
+    Args:
+        groups: `"layer"` (the variables of a layer), `"variable"`, or a list of
+            regular expressions: a variable belongs to the first one that is found in
+            its path, and every variable must belong to one.
+    """
+
+    def __init__(self, groups):
+        self.groups = checked_groups(groups)
+        self._group_names = None
+        self._variables = None
+
+    def build(self, variables, add_variable):
+        del add_variable
+        self._variables = [_identity(variable) for variable in variables]
+        self._group_names, self._group_of = _assign(self.groups, variables)
+
+    def check_variables(self, variables):
+        if [_identity(variable) for variable in variables] != self._variables:
+            raise ValueError(
+                f"{type(self).__name__} has one bound per {self.unit} of the "
+                "variables that the optimizer was built with, and needs all of them in "
+                "the same order in every step. Received: "
+                f"{[_path(v) for v in variables]}. Use one optimizer per set of "
+                "variables, or a strategy with one bound for all of them."
+            )
+
+    @property
+    def unit(self) -> str:
+        """What a group is, for messages."""
+        return self.groups if isinstance(self.groups, str) else "group"
+
+    @property
+    def group_names(self) -> list[str]:
+        """Names of the groups, in the order of the bounds."""
+        return self._group_names
+
+    @property
+    def num_groups(self) -> int:
+        """Number of groups."""
+        return len(self.group_names)
+
+    def group_norms(self, squared_norms):
+        """Returns norms of shape (batch, groups)."""
+        sums = tf.math.unsorted_segment_sum(
+            tf.transpose(squared_norms), self._group_of, self.num_groups
+        )
+        return tf.sqrt(tf.transpose(sums))
+
+    def per_variable(self, values):
+        """Spreads values of shape (..., groups) to shape (..., variables)."""
+        return tf.gather(values, self._group_of, axis=-1)
+
+    def factors(self, squared_norms):
+        norms = self.group_norms(squared_norms)
+        finite = tf.reduce_all(tf.math.is_finite(norms), axis=1, keepdims=True)
+        factors = clip_factors(norms, self.bounds)
+        return self.per_variable(tf.where(finite, factors, tf.zeros_like(factors)))
+
+    @property
+    def bounds(self):
+        """The bounds of this step, of shape (groups,)."""
+        raise NotImplementedError
+
+
+def _identity(variable):
+    return id(getattr(variable, "value", variable))
+
+
+def _path(variable):
+    return getattr(variable, "path", variable.name)
+
+
+def _assign(groups, variables):
+    """Returns `(names, index of each variable's group)`."""
+    paths = [_path(variable) for variable in variables]
+    if groups == "variable":
+        return paths, np.arange(len(paths), dtype=np.int32)
+    if groups == "layer":
+        owners = [path.rpartition("/")[0] or path for path in paths]
+    else:
+        owners = [_first_match(groups, path) for path in paths]
+        unused = [pattern for pattern in groups if pattern not in owners]
+        if unused:
+            raise ValueError(
+                f"Argument `groups` holds patterns that no variable belongs to: "
+                f"{unused}. The variables are {paths}; the first pattern found in a "
+                "path decides."
+            )
+    names = list(dict.fromkeys(owners)) if groups == "layer" else list(groups)
+    return names, np.array([names.index(owner) for owner in owners], np.int32)
+
+
+def _first_match(patterns, path):
+    for pattern in patterns:
+        if re.search(pattern, path):
+            return pattern
+    raise ValueError(
+        f"Argument `groups` leaves out variable {path!r}: none of {patterns} is found "
+        'in its path. Add a pattern, such as "" for all others, at the end.'
+    )
