@@ -81,7 +81,7 @@ def mu_clt(
     return _result(np.where((p == 0) | (count == 0), 0.0, mu))
 
 
-def _uniform_growth(u: Array) -> Array:
+def uniform_growth(u: Array) -> Array:
     """h(u) = exp(u^2) Phi(1.5 u) + 3 Phi(-0.5 u) - 2 without cancellation."""
     from scipy.special import erf, ndtr
 
@@ -143,7 +143,7 @@ def mu_uniform(
     with np.errstate(divide="ignore", invalid="ignore"):
         u = sensitivity / _checked("noise_multiplier", noise_multiplier)
         p, count = size / total, _checked("steps", steps)
-        mu = np.sqrt(2.0) * p * np.sqrt(count * _uniform_growth(u))
+        mu = np.sqrt(2.0) * p * np.sqrt(count * uniform_growth(u))
         mu = np.where(p == 1.0, np.sqrt(count) * u, mu)
     return _result(np.asarray(np.where((p == 0) | (count == 0), 0.0, mu)))
 

@@ -11,11 +11,14 @@ from keras_gdp.accounting.accountant import Accountant
 from keras_gdp.accounting.events import Event
 from keras_gdp.accounting.exact.moments import QuadratureTooLargeError
 from keras_gdp.accounting.exact.pairs import dominating_pair
+from keras_gdp.accounting.exact.privacy_loss import Loss
 
 __all__ = ["MomentsAccountant", "RDPAccountant"]
 
-# Rounding of the cumulants, taken to the safe side.
-_SAFETY = 1e-12
+
+def _rounded_up(loss: Loss, order: float) -> float:
+    """The cumulant, or a little more than it."""
+    return loss.real(order)[0] + loss.rounding(order)
 
 
 class _CumulantAccountant(Accountant):
@@ -37,14 +40,14 @@ class _CumulantAccountant(Accountant):
             if max(pair.forward.infinite_mass, pair.reverse.infinite_mass) > 0:
                 return math.inf
             try:
-                forward = reverse = pair.forward.real(order)[0]
+                forward = reverse = _rounded_up(pair.forward, order)
                 if pair.reverse is not pair.forward:
-                    reverse = pair.reverse.real(order)[0]
+                    reverse = _rounded_up(pair.reverse, order)
             except QuadratureTooLargeError:
                 return math.inf  # this order is out of reach: no bound from it
             totals[0] += count * pair.times * forward
             totals[1] += count * pair.times * reverse
-        return max(totals) * (1.0 + _SAFETY)
+        return max(totals)
 
     def _minimum(self, objective: Callable[[float], float]) -> float:
         """Smallest value over orders in (0, inf), found by walking downhill.

@@ -10,10 +10,13 @@ because the exact delta is below the moments accountant's.
 import math
 from typing import NamedTuple
 
+import numpy as np
+
 from keras_gdp import _validate
 from keras_gdp._gdp import mu_from_epsilon_delta
 from keras_gdp.accounting.accountant import make_accountant
 from keras_gdp.accounting.calibrate import noise_multiplier_for
+from keras_gdp.accounting.clt import uniform_growth
 from keras_gdp.accounting.events import SampledGaussian
 
 __all__ = [
@@ -37,16 +40,25 @@ class NoiseTrade(NamedTuple):
 
 
 def noise_multiplier_for_mu(
-    mu: float, *, sampling_probability: float, steps: float
+    mu: float,
+    *,
+    sampling_probability: float,
+    steps: float,
+    sampling: str = "poisson",
+    sensitivity: float = 1.0,
 ) -> float:
     """Noise multiplier that gives mu-GDP by the central limit theorem (estimate).
 
-    `sigma = 1/sqrt(log(1 + (mu/(p sqrt T))^2))`; for p = 1 the exact sqrt(T)/mu.
+    `sigma = 1/sqrt(log(1 + (mu/(p sqrt T))^2))` for Poisson sampling, the inverse of
+    `mu_uniform` for fixed-size batches; for p = 1 the exact sqrt(T)/mu.
 
     Args:
         mu: GDP parameter > 0.
         sampling_probability: Probability of each record to be in a batch.
         steps: Number of noised updates.
+        sampling: `"poisson"`, or `"uniform"` for fixed-size batches.
+        sensitivity: How far one step's sum moves, in clip norms: 1 under add_remove,
+            2 for fixed-size batches in training (see `mu_uniform`).
 
     Returns:
         The noise multiplier; 0 if nothing is released.
@@ -61,10 +73,26 @@ def noise_multiplier_for_mu(
     count = _validate.non_negative("steps", steps)
     if p == 0.0 or count == 0.0:
         return 0.0
+    _validate.one_of("sampling", sampling, ("poisson", "uniform"))
+    scale = _validate.positive("sensitivity", sensitivity)
     ratio = target / (p * math.sqrt(count))
     if p == 1.0:
-        return 1.0 / ratio
-    return 1.0 / math.sqrt(math.log1p(ratio * ratio))
+        return scale / ratio
+    if sampling == "poisson":
+        return scale / math.sqrt(math.log1p(ratio * ratio))
+    return scale / _uniform_argument(0.5 * ratio * ratio)
+
+
+def _uniform_argument(growth: float) -> float:
+    """The u at which `uniform_growth` has a value > 0."""
+    from scipy.optimize import brentq
+
+    def gap(y: float) -> float:
+        return math.log(float(uniform_growth(np.array(math.exp(y))))) - math.log(growth)
+
+    # (exp(u^2) - 1)/2 <= h(u) <= 2 (exp(u^2) - 1), with room to spare.
+    low, high = (0.5 * math.log(math.log1p(growth * f)) for f in (0.4, 2.5))
+    return math.exp(float(brentq(gap, low, high, xtol=1e-15, rtol=1e-15)))
 
 
 def sampling_probability_for_mu(

@@ -282,9 +282,11 @@ class PrivateOptimizer(PrivateUpdate):
             tf.less(self._private_steps.value, self._max_private_steps.value),
             self._ledger.has_room(),
         )
+        # Outside of the condition, so that it need not wait for the gradients.
+        noise = self._draw_noise(clipped)
 
         def update():
-            gradients, statistics = self._add_noise(clipped)
+            gradients, statistics = self._add_noise(clipped, noise)
             if statistics is not None:
                 gradients = self._adapt(gradients, statistics)
             if extra_gradients is not None:
@@ -318,21 +320,29 @@ class PrivateOptimizer(PrivateUpdate):
             for gradient, scale in zip(gradients, scales, strict=True)
         ]
 
-    def _add_noise(self, clipped):
+    def _draw_noise(self, clipped):
+        """Returns standard normals for the sums and statistics; `None` for none."""
+        parts = [*clipped.gradients]
+        if clipped.statistics is not None:
+            parts.append(clipped.statistics)
+        elif self.noise_multiplier == 0:
+            return None
+        return self._noise.draw(
+            [part.shape for part in parts],
+            [part.dtype for part in parts],
+            self._private_steps.value,
+        )
+
+    def _add_noise(self, clipped, noise):
         """Returns the mean gradients and the strategy's statistics, noised."""
-        parts = list(clipped.gradients)
+        parts = [*clipped.gradients]
         stddevs = self.strategy.noise_stddevs(self.noise_multiplier, len(parts))
         if clipped.statistics is not None:
             parts.append(clipped.statistics)
             stddevs = [*stddevs, self.strategy.statistics_stddevs()]
-        if self.noise_multiplier > 0 or clipped.statistics is not None:
-            noise = self._noise.draw(
-                [tf.shape(part) for part in parts],
-                [part.dtype for part in parts],
-                self._private_steps.value,
-            )
+        if noise is not None:
             parts = [
-                part + tf.cast(stddev, part.dtype) * z
+                part + tf.cast(stddev, part.dtype) * tf.cast(z, part.dtype)
                 for part, stddev, z in zip(parts, stddevs, noise, strict=True)
             ]
         statistics = parts.pop() if clipped.statistics is not None else None

@@ -13,6 +13,7 @@ import functools
 import keras
 import tensorflow as tf
 
+from keras_gdp.clipping.vectorize import vectorized_map
 from keras_gdp.training.interface import PrivateUpdate
 
 __all__ = [
@@ -180,7 +181,7 @@ def map_rows(function, batch):
             )
         )
 
-    return tf.vectorized_map(
+    return vectorized_map(
         one_row, (tensors, [mask for mask in masks if mask is not None])
     )
 

@@ -26,26 +26,6 @@ RELATION = {
     "replace_one_poisson": "replace_one",
     "replace_one_wor": "replace_one",
 }
-# Few steps with little sampling: the grid path answers, with these relative errors
-# of epsilon and delta and at some cost, so one query each.
-GRID = {
-    "p0.1-s0.4-T10",
-    "p0.01-s1.0-T2",
-    "p0.01-s1.0-T10",
-    "p0.001-s0.4-T10",
-    "p0.001-s1.0-T100",
-    "p0.0001-s0.4-T100",
-}
-# Far tails (below 1e-11) of the same kind under otherwise ordinary parameters: still
-# bounds, but loose ones.
-LOOSE_TAIL = {
-    ("p0.001-s2-T100000", "4"),
-    ("p0.001-s2-T100000", "8"),
-    ("p0.0001-s0.5-T10000", "8"),
-    ("p0.0001-s2-T100000", "0.1"),
-    ("p0.0001-s2-T100000", "0.5"),
-    ("x-p1e-5-s0.4-T100000", "8"),
-}
 
 
 def event(phase):
@@ -69,57 +49,24 @@ def composed(case, kind):
     return accountant
 
 
-def check(bounds, enclosure, slack):
+def check(bounds, enclosure):
     (low, high), (lower_end, upper_end) = bounds, enclosure
     assert low <= high
     assert high >= lower_end, "claims more privacy than there is"
-    assert high <= upper_end * (1 + slack)
+    assert high <= upper_end * (1 + 1e-7)
     assert low <= upper_end
 
 
-CONTOUR = [case for case in CASES if case["id"] not in GRID]
-
-
-@pytest.mark.parametrize("case", CONTOUR, ids=lambda case: case["id"])
-def test_exact_epsilon_lies_in_the_enclosure(case):
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case["id"])
+def test_exact_lies_in_the_enclosures(case):
     run = composed(case, ExactAccountant)
     for delta, enclosure in case["eps_at_delta"].items():
-        check(run.epsilon_bounds(float(delta)), enclosure, 1e-9)
+        check(run.epsilon_bounds(float(delta)), enclosure)
         point = case["eps_point"][delta]
         if point is not None:
             assert run.epsilon(float(delta)) == pytest.approx(point, rel=1e-8)
-
-
-@pytest.mark.parametrize("case", CONTOUR, ids=lambda case: case["id"])
-def test_exact_delta_lies_in_the_enclosure(case):
-    run = composed(case, ExactAccountant)
     for epsilon, enclosure in case["delta_at_eps"].items():
-        if (case["id"], epsilon) not in LOOSE_TAIL:
-            check(run.delta_bounds(float(epsilon)), enclosure, 1e-9)
-
-
-@pytest.mark.parametrize(
-    "name",
-    [
-        pytest.param(name, marks=[] if name == "p0.01-s1.0-T10" else pytest.mark.slow)
-        for name in sorted(GRID)
-    ],
-)
-def test_few_steps_with_little_sampling_are_bounded(name):
-    case = next(case for case in CASES if case["id"] == name)
-    run = composed(case, ExactAccountant)
-    check(run.epsilon_bounds(1e-5), case["eps_at_delta"]["1e-5"], 1e-4)
-    check(run.delta_bounds(1.0), case["delta_at_eps"]["1"], 2e-4)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(("name", "epsilon"), sorted(LOOSE_TAIL))
-def test_far_tails_are_bounded_from_above(name, epsilon):
-    case = next(case for case in CASES if case["id"] == name)
-    low, high = composed(case, ExactAccountant).delta_bounds(float(epsilon))
-    assert low <= high
-    assert high >= case["delta_at_eps"][epsilon][0]
-    assert high < 1e-9
+        check(run.delta_bounds(float(epsilon)), enclosure)
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case["id"])

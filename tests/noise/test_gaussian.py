@@ -5,6 +5,7 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
+from scipy import stats
 
 import keras_gdp as gdp
 from keras_gdp.noise import NoiseStream
@@ -37,6 +38,36 @@ def test_noise_is_standard_normal_and_independent_across_steps_and_variables(see
     assert abs(samples.mean()) < 6 * 0.0036
     assert abs((samples**4).mean() - 3) < 6 * 0.035
     assert largest_correlation(samples) < 6 * 0.01
+
+
+@pytest.mark.parametrize("xla", [False, True])
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_noise_has_the_normal_distribution_function_up_to_its_tails(dtype, xla):
+    stream = NoiseStream(3)
+
+    @tf.function(jit_compile=xla, autograph=False)
+    def draw(step):
+        return stream.draw([(1000, 1001)], [tf.as_dtype(dtype)], step)[0]
+
+    samples, others = draw(tf.constant(0)), draw(tf.constant(1))
+    assert samples.dtype == dtype
+    samples, others = np.ravel(samples), np.ravel(others)
+    assert abs(np.corrcoef(samples, others)[0, 1]) < 6e-3
+    # Asymptotic p-value; a right generator falls below once in 1e6 seeds.
+    assert stats.kstest(samples, "norm").pvalue > 1e-6
+    for bound in (3, 4, 4.5):
+        expected = samples.size * 2 * stats.norm.sf(bound)
+        beyond = np.sum(np.abs(samples) > bound)
+        assert abs(beyond - expected) < 6 * np.sqrt(expected)
+    assert np.isfinite(samples).all()
+
+
+def test_every_entry_of_odd_shapes_is_drawn_once():
+    shapes = [(3,), (), (2, 5), (0, 4), (7, 1)]
+    drawn = NoiseStream().draw(shapes, [tf.float32] * 5, 0)
+    assert [tuple(d.shape) for d in drawn] == shapes
+    values = np.concatenate([np.ravel(d) for d in drawn])
+    assert len(np.unique(values)) == 21
 
 
 def test_two_streams_without_seed_are_independent():

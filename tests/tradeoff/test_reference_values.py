@@ -1,7 +1,7 @@
 """Every reference number of the trade-off functions, within its own tolerance.
 
 `tests/reference/tradeoff.json` says for each case how it was verified by a second
-route. Cases about calibration and accountants' conversions are tested there.
+route. Calibration and accountants' conversions: tests/accounting/test_conversions.py.
 """
 
 import json
@@ -277,36 +277,6 @@ FUNCTIONS = {
     ),
     "dpgd_linear_unclipped": linear_step,
 }
-
-# Conversions and calibration, which belong to the accountants.
-ACCOUNTING = {
-    "clt_eps_poisson",
-    "clt_eps_uniform",
-    "clt_mu_poisson_hetero",
-    "clt_mu_uniform",
-    "gaussian_sigma",
-    "gdp_log_delta",
-    "gdp_mu",
-    "ma_delta",
-    "ma_delta_limit",
-    "ma_eps",
-    "ma_eps_integer",
-    "max_steps_for_mu_poisson",
-    "rdp_eps_improved",
-    "sigma_for_eps_delta_clt_poisson",
-    "sigma_for_eps_delta_exact_poisson",
-    "sigma_for_eps_delta_ma",
-    "sigma_for_mu_poisson",
-    "sigma_for_mu_uniform",
-    "trade_ma_for_noise",
-    "trade_ma_for_noise_at_delta",
-    "trade_ma_for_noise_exact",
-}
-
-
-def test_every_kind_of_case_has_an_owner():
-    kinds = {case["function"] for case in CASES}
-    assert kinds == set(FUNCTIONS) | ACCOUNTING
 
 
 @pytest.mark.parametrize("function", sorted(FUNCTIONS))

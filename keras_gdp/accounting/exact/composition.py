@@ -32,6 +32,7 @@ class Composition:
             for loss, n in phases
         )
         self.infinite_mass = -math.expm1(log_finite)
+        self.reverse = self  # the other direction, set by `directions`
 
     @property
     def steps(self) -> int:
@@ -103,4 +104,8 @@ def directions(
             side.append((merged, 1))
     if not sides[0]:
         return []
-    return [Composition(side) for side in (sides[:1] if symmetric else sides)]
+    if symmetric:
+        return [Composition(sides[0])]
+    forward, reverse = Composition(sides[0]), Composition(sides[1])
+    forward.reverse, reverse.reverse = reverse, forward
+    return [forward, reverse]

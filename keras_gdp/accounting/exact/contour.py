@@ -25,7 +25,7 @@ from keras_gdp.accounting.exact.saddle import Saddle, log_kappa, saddle_at
 __all__ = ["Contour", "ContourDoesNotConverge"]
 
 _TOLERANCE = 1e-13
-_MAX_NODES = 4000
+_MAX_NODES, _MANY = 4000, 600
 _IMAGES = (1.03, 1.07, 1.15, 1.3, 1.6, 2.0, 2.7, 4.0)
 _ABSCISSAS = (0.97, 0.93, 0.88, 0.8, 0.7, 0.6, 0.5, 0.4, 0.3)
 _DETOUR = 3.0
@@ -52,7 +52,7 @@ class Contour:
         saddle: Where the line crosses the real axis.
 
     Raises:
-        ContourDoesNotConverge: If the integrand does not decay within 3000 nodes.
+        ContourDoesNotConverge: If the integrand does not decay within 4000 nodes.
     """
 
     def __init__(self, composition: Composition, saddle: Saddle) -> None:
@@ -109,6 +109,10 @@ class Contour:
             remainder = 2.0 * float(decay[-max(4, size // 4) :].max()) / float(tau[-1])
             if remainder <= floor:
                 break
+            if start <= _MANY < start + size:  # before the many: will it ever end?
+                _, far = composition.line(c, step, _MAX_NODES, 1)
+                if 2.0 * float(far[0]) / (step * _MAX_NODES) > floor:
+                    raise ContourDoesNotConverge
             start += size
             size = max(48, start // 2)
             if start > _MAX_NODES:
@@ -117,6 +121,11 @@ class Contour:
         self._tau = np.concatenate(taus)
         self._terms = np.concatenate(values)
         self._terms[0] *= 0.5
+
+    @property
+    def size(self) -> int:
+        """Number of nodes."""
+        return int(self._tau.size)
 
     def value(self, epsilon: float) -> Value:
         """Log delta without the infinite mass, slope, relative error."""

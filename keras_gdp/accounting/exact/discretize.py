@@ -20,23 +20,31 @@ from keras_gdp.accounting.exact.privacy_loss import Loss
 
 __all__ = ["GridLoss", "optimistic", "pessimistic"]
 
+_LOOK = 2**16  # cells in which the mode of a loss is looked for
+
 
 class GridLoss(NamedTuple):
-    """P-masses at losses `offset + step * (first + i)`, plus mass at infinity.
+    """P-masses at losses `offset + step * (first + i)`.
 
-    `log_mass` holds logarithms: far tails matter once they are tilted.
+    `log_mass` holds logarithms: far tails matter once they are tilted. `lost` has
+    the masses under P and Q of the finite losses above `cut`, which are not in it.
     """
 
     log_mass: Array
     first: int
     offset: float
     step: float
-    infinite_mass: float
+    cut: float
+    lost: tuple[float, float]
 
     def tilted(self, theta: float) -> Array:
         """Logarithms of exp(theta L) times the masses."""
+        return self.log_mass + theta * self.losses()
+
+    def losses(self) -> Array:
+        """The grid's points."""
         index = self.first + np.arange(self.log_mass.size)
-        return self.log_mass + theta * (self.offset + self.step * index)
+        return np.asarray(self.offset + self.step * index)
 
     def log_moment(self, theta: float) -> float:
         """Log of the sum of exp(theta L) over the finite losses."""
@@ -45,38 +53,39 @@ class GridLoss(NamedTuple):
         return top + math.log(float(np.exp(exponent - top).sum()))
 
 
-def _edges(loss: Loss, step: float, tilt: float, offset: float) -> tuple[Array, int]:
-    first = math.floor((loss.smallest(tilt) - offset) / step) - 1
-    last = math.ceil((loss.largest(tilt) - offset) / step) + 1
+def _edges(loss: Loss, step: float, top: float, offset: float) -> tuple[Array, int]:
+    first = math.floor((loss.smallest() - offset) / step) - 1
+    last = max(math.ceil((top - offset) / step), first + 1) + 1
     edges = offset + step * np.arange(first, last + 1, dtype=np.float64)
     return edges, first
 
 
-def _centre(loss: Loss, step: float, tilt: float) -> float:
+def _centre(loss: Loss, step: float, top: float) -> float:
     """Where most single losses sit: a grid point there costs them nothing."""
-    edges, _ = _edges(loss, step, tilt, 0.0)
-    p, q, _ = loss.masses(edges, tilt)
+    coarse = max(step, (top - loss.smallest()) / _LOOK)
+    edges, _ = _edges(loss, coarse, top, 0.0)
+    p, q, _ = loss.masses(edges)
     cell = int(np.argmax(p[1:-1])) + 1
     if q[cell] <= 0.0:
         return 0.0
     return math.log(p[cell] / q[cell])
 
 
-def pessimistic(loss: Loss, step: float, tilt: float) -> GridLoss:
-    """A grid loss that dominates `loss`.
+def pessimistic(loss: Loss, step: float, top: float) -> GridLoss:
+    """A grid loss that dominates `loss` up to about `top`.
 
     Args:
         loss: The loss of one release.
         step: Grid step.
-        tilt: Exponent s up to which exp(s L) will be summed.
+        top: Above this loss (rounded up to the grid) outcomes are left out.
 
     Returns:
-        The grid loss; its infinite mass includes the cut-off right tail.
+        The grid loss.
     """
-    offset = _centre(loss, step, tilt)
-    edges, first = _edges(loss, step, tilt, offset)
-    p, q, miss = loss.masses(edges, tilt)
-    low, inner_p, inner_q, high = p[0], p[1:-1], q[1:-1], p[-1]
+    offset = _centre(loss, step, top)
+    edges, first = _edges(loss, step, top, offset)
+    p, q, miss = loss.masses(edges)
+    low, inner_p, inner_q = p[0], p[1:-1], q[1:-1]
     # Share of each cell's P-mass that goes to its upper end.
     with np.errstate(divide="ignore"):
         scaled = np.exp(np.minimum(np.log(inner_q) + edges[:-1], 0.0))
@@ -88,23 +97,33 @@ def pessimistic(loss: Loss, step: float, tilt: float) -> GridLoss:
     mass[1:] += up
     with np.errstate(divide="ignore"):
         log_mass = np.log(mass)
-    infinite = float(high) + loss.infinite_mass
-    return GridLoss(log_mass, first, offset + miss, step, infinite)
+    lost = (float(p[-1]), float(q[-1]))
+    return GridLoss(log_mass, first, offset + miss, step, float(edges[-1]) - miss, lost)
 
 
-def optimistic(loss: Loss, step: float, tilt: float) -> GridLoss:
-    """A grid loss dominated by `loss`; arguments as `pessimistic`."""
-    centre = _centre(loss, step, tilt)
-    edges, first = _edges(loss, step, tilt, centre + step / 2.0)
-    p, q, miss = loss.masses(edges, tilt)
-    p, q = p[1:], q[1:]  # the left tail is dropped, the right one rounded down
+def optimistic(loss: Loss, step: float, top: float, tilt: float) -> GridLoss:
+    """A grid loss dominated by `loss` up to about `top`.
+
+    Args:
+        loss: The loss of one release.
+        step: Grid step.
+        top: Above this loss (rounded up to the grid) outcomes are left out.
+        tilt: Exponent s for which exp(s L) will be summed: rounds least there.
+
+    Returns:
+        The grid loss.
+    """
+    centre = _centre(loss, step, top)
+    edges, first = _edges(loss, step, top, centre + step / 2.0)
+    p, q, miss = loss.masses(edges)
+    lost, cut = (float(p[-1]), float(q[-1])), float(edges[-1]) - miss
+    p, q, edges = p[1:-1], q[1:-1], edges[:-1]  # both tails are left out
     middle = edges - step / 2.0 + step  # middle of the cell above each edge
     with np.errstate(divide="ignore", invalid="ignore"):
         merged = np.log(p / q)
         log_p = np.log(p)
     used = p > 0
     low = np.where(used & (q > 0), merged - middle, 0.0)
-    low[-1] = -step / 2.0  # the open last cell goes to its lower end
     tilted = log_p + tilt * middle
     weight = np.exp(tilted - tilted.max())
     shift = _best_shift(low, weight, step)
@@ -116,7 +135,7 @@ def optimistic(loss: Loss, step: float, tilt: float) -> GridLoss:
     with np.errstate(divide="ignore"):
         log_mass = np.log(mass)
     offset = centre + step - shift - miss
-    return GridLoss(log_mass, first, offset, step, loss.infinite_mass)
+    return GridLoss(log_mass, first, offset, step, cut, lost)
 
 
 def _best_shift(low: Array, weight: Array, step: float) -> float:

@@ -36,9 +36,18 @@ class Nodes:
         log_q: Logarithms of the weights under Q.
         u: dP/dQ - 1 at the nodes.
         loss: log(dP/dQ) at the nodes.
+        lost: Masses under P and Q that the weights leave out: E_Q[1 + t u] over the
+            nodes is 1 without it.
     """
 
-    def __init__(self, log_q: Array, u: Array, loss: Array) -> None:
+    def __init__(
+        self,
+        log_q: Array,
+        u: Array,
+        loss: Array,
+        lost: tuple[float, float] = (0.0, 0.0),
+    ) -> None:
+        self._lost_q, self._lost_linear = lost[1], lost[0] - lost[1]
         order = np.argsort(np.abs(u))
         self._log_q, u, self._loss = log_q[order], u[order], loss[order]
         self._size = np.abs(u)
@@ -80,7 +89,7 @@ class Nodes:
             1.0 + c + 1j * step * np.arange(start, start + count), dtype=np.complex128
         )
         split = self._split(float(np.abs(t[-1])))
-        excess = self._series(t, split)
+        excess = self._series(t, split) - (self._lost_q + t * self._lost_linear)
         if split == self._size.size:
             return _log1p(excess)
         loss = self._loss[split:]
@@ -112,6 +121,7 @@ class Nodes:
             return top + math.log(mass), mean, second - mean * mean
         split = self._split(t)
         excess = float(self._series(np.array(t + 0j), split).real)
+        excess -= self._lost_q + t * self._lost_linear
         if split < self._size.size:
             excess += math.exp(top) * float(weight[split:].sum())
             excess -= self._tail_q[split] + t * self._tail_linear[split]
@@ -128,7 +138,7 @@ class Nodes:
         size = np.exp(self._log_q[split:] + t * loss - value) * (1.0 + np.abs(t * loss))
         rest = self._q[split:] + t * np.abs(self._linear[split:])
         total = float(size.sum() + math.exp(-value) * rest.sum())
-        return 4e-16 * total + 4e-15 * abs(value)
+        return 1e-14 * total + 4e-15 * abs(value)
 
 
 def _log1p(z: ComplexArray) -> ComplexArray:

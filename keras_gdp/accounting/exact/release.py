@@ -5,7 +5,8 @@ import math
 import numpy as np
 
 from keras_gdp._gdp import log_delta_from_mu
-from keras_gdp.accounting.exact.privacy_loss import GaussianLoss, Loss, MixtureLoss
+from keras_gdp.accounting.exact.mixture import MixtureLoss
+from keras_gdp.accounting.exact.privacy_loss import GaussianLoss, Loss
 
 __all__ = ["log_delta_of_one"]
 
@@ -34,7 +35,7 @@ def log_delta_of_one(loss: Loss, epsilon: float) -> tuple[float, float]:
                 inner = math.log1p(math.expm1(epsilon) / p)
             value = math.log(p) + float(log_delta_from_mu(inner, mu))
             return value, 4e-16 * (16.0 + abs(value) + inner / mu * inner / mu)
-    p_mass, q_mass, _ = loss.masses(np.array([epsilon]), 0.0)
+    p_mass, q_mass, _ = loss.masses(np.array([epsilon]))
     p, q = float(p_mass[-1]), float(q_mass[-1])
     scaled = q * math.exp(min(epsilon, 700.0))
     if p <= scaled or p == 0.0:

@@ -14,6 +14,7 @@ __all__ = [
     "select",
     "squares",
     "weigh",
+    "weighted_total",
 ]
 
 # Per-example gradients of a whole chunk are held in memory up to this many entries
@@ -55,12 +56,14 @@ class Contribution:
         """Returns the squared L2 norms of the gradients, of shape (batch,)."""
         return by_rows(lambda part: squares(part.per_example()), self, self.size)
 
-    def weighted_sum(self, factors):
+    def weighted_sum(self, factors, finite=False):
         """Returns the sum over examples of factor times gradient.
 
         Args:
             factors: Tensor of shape (batch,), >= 0; an example with factor zero is
                 left out whatever its tensors hold, NaN included.
+            finite: Whether the gradients of all examples are finite, those of factor
+                zero too. Zeros need then not be selected, only multiplied.
         """
         raise NotImplementedError
 
@@ -88,8 +91,8 @@ class Combined(Contribution):
     def per_example(self):
         return tf.add_n([part.per_example() for part in self.parts])
 
-    def weighted_sum(self, factors):
-        return tf.add_n([part.weighted_sum(factors) for part in self.parts])
+    def weighted_sum(self, factors, finite=False):
+        return tf.add_n([part.weighted_sum(factors, finite) for part in self.parts])
 
 
 def combine(contributions):
@@ -135,17 +138,28 @@ def squares(gradients):
     )
 
 
-def select(factors, tensor):
-    """Replaces the rows of a tensor whose factor is zero by exact zeros."""
+def select(factors, tensor, finite=False):
+    """Replaces the rows of a tensor whose factor is zero by exact zeros.
+
+    Where all is `finite` it returns the tensor: the factors will do it.
+    """
+    if finite:
+        return tensor
     keep = tf.reshape(factors > 0, [-1] + [1] * (tensor.shape.rank - 1))
     return tf.where(keep, tensor, tf.zeros([], tensor.dtype))
 
 
-def weigh(factors, tensor):
+def weigh(factors, tensor, finite=False):
     """Multiplies the rows of a tensor by factors, where zero means exactly zero."""
     factors = tf.cast(factors, tensor.dtype)
     shape = [-1] + [1] * (tensor.shape.rank - 1)
-    return select(factors, tensor) * tf.reshape(factors, shape)
+    return select(factors, tensor, finite) * tf.reshape(factors, shape)
+
+
+def weighted_total(factors, tensor, finite=False):
+    """Returns the sum over rows of factor times row."""
+    factors = tf.cast(factors, tensor.dtype)
+    return tf.tensordot(factors, select(factors, tensor, finite), axes=1)
 
 
 def not_negative(squared_norms):

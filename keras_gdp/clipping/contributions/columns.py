@@ -36,5 +36,5 @@ class Columns(Contribution):
     def squared_norms(self):
         return tf.add_n([block.squared_norms() for block in self.blocks])
 
-    def weighted_sum(self, factors):
-        return tf.concat([b.weighted_sum(factors) for b in self.blocks], axis=-1)
+    def weighted_sum(self, factors, finite=False):
+        return tf.concat([b.weighted_sum(factors, finite) for b in self.blocks], -1)

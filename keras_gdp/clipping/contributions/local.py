@@ -9,6 +9,7 @@ from keras_gdp.clipping.contributions.base import (
     select,
     squares,
     weigh,
+    weighted_total,
 )
 
 __all__ = ["Local"]
@@ -23,32 +24,28 @@ class Local(Contribution):
         shape: Shape of the variable.
         product: Maps `(gradients, *inputs)` of some rows to the variable's gradient
             summed over these rows; linear in `gradients`.
-        vectorize: Whether to convert the products of all rows into one by
-            `tf.vectorized_map`, instead of one after the other.
+        stacked: Maps `(gradients, *inputs)` to the gradients of all rows at once, of
+            shape (batch, *shape); `None` to take one row after the other.
     """
 
-    def __init__(self, gradients, inputs, shape, product, vectorize=False):
+    def __init__(self, gradients, inputs, shape, product, stacked=None):
         super().__init__([gradients, *inputs], shape)
         self._product = product
-        self._vectorize = vectorize
+        self._stacked = stacked
         self._gradients = None
 
     def rebuild(self, tensors):
         gradients, *inputs = tensors
-        return Local(gradients, inputs, self.shape, self._product, self._vectorize)
+        return Local(gradients, inputs, self.shape, self._product, self._stacked)
 
     def per_example(self):
-        def one_row(row):
-            return self._product(*(tensor[None] for tensor in row))
-
-        if self._vectorize:
-            stacked = tf.vectorized_map(one_row, self.tensors)
-        else:
-            stacked = tf.map_fn(
-                one_row,
-                self.tensors,
-                fn_output_signature=tf.TensorSpec(self.shape, self.tensors[0].dtype),
-            )
+        if self._stacked is not None:
+            return self._stacked(*self.tensors)
+        stacked = tf.map_fn(
+            lambda row: self._product(*(tensor[None] for tensor in row)),
+            self.tensors,
+            fn_output_signature=tf.TensorSpec(self.shape, self.tensors[0].dtype),
+        )
         return tf.reshape(stacked, [-1, *self.shape])
 
     def squared_norms(self):
@@ -64,11 +61,11 @@ class Local(Contribution):
     def _single(self):
         return self._product(*self.tensors)[None]
 
-    def weighted_sum(self, factors):
+    def weighted_sum(self, factors, finite=False):
         if self._gradients is not None:
-            factors = tf.cast(factors, self._gradients.dtype)
-            return tf.tensordot(factors, select(factors, self._gradients), axes=1)
+            return weighted_total(factors, self._gradients, finite)
         gradients, *inputs = self.tensors
         return self._product(
-            weigh(factors, gradients), *(select(factors, tensor) for tensor in inputs)
+            weigh(factors, gradients, finite),
+            *(select(factors, tensor, finite) for tensor in inputs),
         )

@@ -54,12 +54,12 @@ class Lookup(Contribution):
             return by_rows(lambda part: _pairs(*part.tensors), self, 2 * tokens**2)
         return _sorted_segments(*self.tensors)
 
-    def weighted_sum(self, factors):
+    def weighted_sum(self, factors, finite=False):
         gradients, indices = self.tensors
         rows, width = self.shape
         return tf.math.unsorted_segment_sum(
-            tf.reshape(weigh(factors, gradients), [-1, width]),
-            tf.reshape(select(factors, indices), [-1]),
+            tf.reshape(weigh(factors, gradients, finite), [-1, width]),
+            tf.reshape(select(factors, indices, finite), [-1]),
             rows,
         )
 

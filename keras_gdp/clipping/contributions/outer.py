@@ -10,6 +10,7 @@ from keras_gdp.clipping.contributions.base import (
     select,
     squares,
     weigh,
+    weighted_total,
 )
 
 __all__ = ["Outer"]
@@ -67,15 +68,14 @@ class Outer(Contribution):
             return squares(self._gradients)
         return super().squared_norms()
 
-    def weighted_sum(self, factors):
+    def weighted_sum(self, factors, finite=False):
         if self._gradients is not None:
-            factors = tf.cast(factors, self._gradients.dtype)
-            return tf.tensordot(factors, select(factors, self._gradients), axes=1)
+            return weighted_total(factors, self._gradients, finite)
         gradients, inputs = self.tensors
         n, m = self._matrix
         total = tf.matmul(
-            tf.reshape(select(factors, inputs), [-1, n]),
-            tf.reshape(weigh(factors, gradients), [-1, m]),
+            tf.reshape(select(factors, inputs, finite), [-1, n]),
+            tf.reshape(weigh(factors, gradients, finite), [-1, m]),
             transpose_a=True,
         )
         return tf.reshape(total, self.shape)

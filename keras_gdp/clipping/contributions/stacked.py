@@ -2,7 +2,11 @@
 
 import tensorflow as tf
 
-from keras_gdp.clipping.contributions.base import Contribution, select, squares
+from keras_gdp.clipping.contributions.base import (
+    Contribution,
+    squares,
+    weighted_total,
+)
 
 __all__ = ["Stacked"]
 
@@ -26,9 +30,8 @@ class Stacked(Contribution):
     def squared_norms(self):
         return squares(self.tensors[0])
 
-    def weighted_sum(self, factors):
-        factors = tf.cast(factors, self.tensors[0].dtype)
-        return tf.tensordot(factors, select(factors, self.tensors[0]), axes=1)
+    def weighted_sum(self, factors, finite=False):
+        return weighted_total(factors, self.tensors[0], finite)
 
     def join(self, others):
         return Stacked(tf.add_n([self.tensors[0], *(o.tensors[0] for o in others)]))

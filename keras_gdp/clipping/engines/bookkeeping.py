@@ -30,7 +30,9 @@ class BookkeepingEngine(Engine):
         contributions = recording.contributions(losses, objective.loss_scale)
         squared_norms = squared_norms_of(contributions, losses)
         factors = self.factors(squared_norms, present)
-        sums = weighted_sums_of(contributions, factors, objective.variables)
+        sums = weighted_sums_of(
+            contributions, squared_norms, factors, objective.variables
+        )
         return ClippedSum(sums, squared_norms, losses, outputs)
 
 
@@ -47,20 +49,32 @@ def squared_norms_of(contributions, losses):
     )
 
 
-def weighted_sums_of(contributions, factors, variables):
+def weighted_sums_of(contributions, squared_norms, factors, variables):
     """Returns one clipped sum per variable.
 
     Args:
         contributions: One per variable, `None` for no gradient.
+        squared_norms: Tensor of shape (batch, variables).
         factors: Tensor of shape (batch, variables).
         variables: The variables.
     """
-    sums = []
-    for index, variable in enumerate(variables):
-        if contributions[index] is None:
-            dtype = tf.float64 if variable.dtype == tf.float64 else tf.float32
-            sums.append(tf.zeros(variable.shape, dtype))
-        else:
-            total = contributions[index].weighted_sum(factors[:, index])
-            sums.append(tf.reshape(total, variable.shape))
-    return sums
+
+    def sums(finite):
+        return [
+            _weighted_sum(contribution, factors[:, index], variable, finite)
+            for index, (contribution, variable) in enumerate(
+                zip(contributions, variables, strict=True)
+            )
+        ]
+
+    # NaN times zero is NaN. Selecting zeros costs a copy of all that is summed, which
+    # broken examples alone need.
+    all_finite = tf.reduce_all(tf.math.is_finite(squared_norms))
+    return tf.cond(all_finite, lambda: sums(True), lambda: sums(False))
+
+
+def _weighted_sum(contribution, factors, variable, finite):
+    if contribution is None:
+        dtype = tf.float64 if variable.dtype == tf.float64 else tf.float32
+        return tf.zeros(variable.shape, dtype)
+    return tf.reshape(contribution.weighted_sum(factors, finite), variable.shape)

@@ -43,7 +43,9 @@ class ReweightEngine(Engine):
         squared_norms = squared_norms_of(contributions, losses)
         factors = self.factors(squared_norms, present)
         if self.strategy.factors(squared_norms).shape[1] != 1:
-            sums = weighted_sums_of(contributions, factors, objective.variables)
+            sums = weighted_sums_of(
+                contributions, squared_norms, factors, objective.variables
+            )
             return ClippedSum(sums, squared_norms, losses, outputs)
         if recording.half_precision:
             raise UnsupportedLayerError("a layer computes in half precision")
@@ -54,6 +56,8 @@ class ReweightEngine(Engine):
         sums = tf.cond(
             finite,
             lambda: reweighted,
-            lambda: weighted_sums_of(contributions, factors, objective.variables),
+            lambda: weighted_sums_of(
+                contributions, squared_norms, factors, objective.variables
+            ),
         )
         return ClippedSum(sums, squared_norms, losses, outputs)

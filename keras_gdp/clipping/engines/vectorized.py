@@ -4,6 +4,7 @@ import tensorflow as tf
 
 from keras_gdp.clipping.engines.base import Engine, weighted_sum
 from keras_gdp.clipping.result import ClippedSum
+from keras_gdp.clipping.vectorize import vectorized_map
 
 __all__ = ["VectorizedEngine"]
 
@@ -30,7 +31,7 @@ class VectorizedEngine(Engine):
             loss, outputs, gradients = objective.example_gradient(row)
             return loss, [output[0] for output in outputs], gradients
 
-        losses, outputs, gradients = tf.vectorized_map(
+        losses, outputs, gradients = vectorized_map(
             one_example, [leaf for leaf in leaves if leaf is not None]
         )
         squared_norms = tf.stack(

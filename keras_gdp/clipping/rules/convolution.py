@@ -1,9 +1,14 @@
-"""Convolutions: the filter gradient of one example at a time."""
+"""Convolutions: the filter gradients of the examples."""
+
+import math
 
 import keras
+import numpy as np
 import tensorflow as tf
 
 from keras_gdp.clipping.contributions import Local, Stacked
+from keras_gdp.clipping.contributions.base import fits
+from keras_gdp.clipping.rules._filters import Geometry
 from keras_gdp.clipping.rules.registry import register
 
 __all__ = []
@@ -11,7 +16,7 @@ __all__ = []
 L = keras.layers
 
 
-@register(L.Conv1D, L.Conv2D, L.Conv3D, text="filter gradients, example by example")
+@register(L.Conv1D, L.Conv2D, L.Conv3D, text="filter gradients of each example")
 def convolution(layer, record, inputs):
     """`z = x * K + b`, for any stride, dilation, padding and number of groups."""
     padding = layer.padding
@@ -32,14 +37,18 @@ def convolution(layer, record, inputs):
         )
 
     outputs = operation(inputs, record.fixed(layer.kernel))
-    return finish(layer, record, inputs, outputs, operation, layer.kernel)
+    geometry = Geometry(
+        layer.kernel.shape, layer.strides, layer.dilation_rate, padding, layer.groups
+    )
+    filters = Filters(layer, inputs, operation, layer.kernel, geometry)
+    return finish(layer, record, outputs, filters)
 
 
 @register(
     L.Conv1DTranspose,
     L.Conv2DTranspose,
     L.Conv3DTranspose,
-    text="filter gradients, example by example",
+    text="filter gradients of each example",
 )
 def transposed_convolution(layer, record, inputs):
     """`z = K^T x + b`, the adjoint of a convolution."""
@@ -56,21 +65,24 @@ def transposed_convolution(layer, record, inputs):
         )
 
     outputs = operation(inputs, record.fixed(layer.kernel))
-    return finish(layer, record, inputs, outputs, operation, layer.kernel)
+    # The filter slides over the outputs.
+    geometry = Geometry(
+        layer.kernel.shape, layer.strides, layer.dilation_rate, layer.padding
+    )
+    filters = Filters(layer, inputs, operation, layer.kernel, geometry, transposed=True)
+    return finish(layer, record, outputs, filters)
 
 
-@register(
-    L.DepthwiseConv1D, L.DepthwiseConv2D, text="filter gradients, example by example"
-)
+@register(L.DepthwiseConv1D, L.DepthwiseConv2D, text="filter gradients of each example")
 def depthwise_convolution(layer, record, inputs):
     """`z = x * K + b`, each channel with filters of its own."""
-    operation = depthwise_operation(layer)
-    outputs = operation(inputs, record.fixed(layer.kernel))
-    return finish(layer, record, inputs, outputs, operation, layer.kernel)
+    filters = depthwise_filters(layer, inputs, layer.kernel)
+    outputs = filters.operation(inputs, record.fixed(layer.kernel))
+    return finish(layer, record, outputs, filters)
 
 
-def depthwise_operation(layer):
-    """Returns the depthwise convolution of a layer, as a function of its kernel too."""
+def depthwise_filters(layer, inputs, kernel):
+    """Returns the `Filters` of a depthwise convolution."""
 
     def operation(inputs, kernel):
         return keras.ops.depthwise_conv(
@@ -82,10 +94,70 @@ def depthwise_operation(layer):
             data_format=layer.data_format,
         )
 
-    return operation
+    *window, channels, multiplier = kernel.shape
+    geometry = Geometry(
+        (*window, 1, channels * multiplier),
+        np.broadcast_to(layer.strides, len(window)).tolist(),
+        np.broadcast_to(layer.dilation_rate, len(window)).tolist(),
+        layer.padding,
+        groups=channels,
+    )
+    return Filters(layer, inputs, operation, kernel, geometry)
 
 
-def finish(layer, record, inputs, outputs, operation, kernel):
+class Filters:
+    """A kernel that enters `operation(inputs, kernel)`, and its gradients.
+
+    Args:
+        layer: The layer, for its data format.
+        inputs: What the layer receives.
+        operation: The convolution as a function of inputs and kernel.
+        kernel: The variable.
+        geometry: Of the filter gradient.
+        transposed: Whether inputs and output gradients change their roles.
+    """
+
+    def __init__(self, layer, inputs, operation, kernel, geometry, transposed=False):
+        self.operation = operation
+        self.kernel = kernel
+        self._channels_last = layer.data_format == "channels_last"
+        self._inputs = inputs
+        self._geometry = geometry
+        self._transposed = transposed
+
+    def contribution(self, gradients):
+        """Returns the contribution, given the gradient of the output."""
+        # Half precision would round the sum differently from the norms.
+        inputs = tf.cast(self._inputs, gradients.dtype)
+        positions = math.prod(size or 1 for size in gradients.shape[1:])
+        window = math.prod(self._geometry.window)
+        fitting = fits(window * math.prod(s or 1 for s in inputs.shape[1:]), None)
+        known = None not in (*inputs.shape[1:], *gradients.shape[1:])
+        stacked = self._stacked if known and fitting and fits(positions, None) else None
+        return Local(gradients, [inputs], self.kernel.shape, self._product, stacked)
+
+    def _stacked(self, gradients, inputs):
+        slid, other = (gradients, inputs) if self._transposed else (inputs, gradients)
+        if not self._channels_last:
+            slid, other = _channels_last(slid), _channels_last(other)
+        filters = self._geometry.stacked(slid, other)
+        return tf.reshape(filters, [-1, *self.kernel.shape])
+
+    def _product(self, gradients, inputs):
+        # The value does not matter, the operation being linear in the kernel.
+        value = tf.zeros(self.kernel.shape, gradients.dtype)
+        with tf.GradientTape(watch_accessed_variables=False) as tape:
+            tape.watch(value)
+            outputs = self.operation(inputs, value)
+        return tape.gradient(outputs, value, gradients)
+
+
+def _channels_last(tensor):
+    return tf.transpose(tensor, [0, *range(2, tensor.shape.rank), 1])
+
+
+def finish(layer, record, outputs, filters):
+    """Adds the bias and taps the outputs; returns them after the activation."""
     channels = outputs.shape.rank - 1 if layer.data_format == "channels_last" else 1
     if layer.use_bias:
         shape = [1] * outputs.shape.rank
@@ -94,27 +166,11 @@ def finish(layer, record, inputs, outputs, operation, kernel):
     outputs = record.tap(
         outputs,
         lambda gradients: [
-            (kernel, lambda: filter_gradient(gradients, inputs, operation, kernel)),
+            (filters.kernel, lambda: filters.contribution(gradients)),
             (layer.bias, lambda: _bias_gradient(gradients, channels)),
         ],
     )
     return outputs if layer.activation is None else layer.activation(outputs)
-
-
-def filter_gradient(gradients, inputs, operation, kernel):
-    """Returns the contribution of a kernel that enters `operation(inputs, kernel)`."""
-    dtype = inputs.dtype
-
-    def product(gradients, inputs):
-        # The value does not matter, the operation being linear in the kernel.
-        value = tf.zeros(kernel.shape, dtype)
-        with tf.GradientTape(watch_accessed_variables=False) as tape:
-            tape.watch(value)
-            outputs = operation(inputs, value)
-        gradient = tape.gradient(outputs, value, tf.cast(gradients, dtype))
-        return tf.cast(gradient, gradients.dtype)
-
-    return Local(gradients, [inputs], kernel.shape, product)
 
 
 def _bias_gradient(gradients, channels):

@@ -6,6 +6,7 @@ import tensorflow as tf
 from keras_gdp.clipping.contributions import Local, Stacked
 from keras_gdp.clipping.contributions.base import fits
 from keras_gdp.clipping.rules.registry import Rule
+from keras_gdp.clipping.vectorize import vectorized_map
 from keras_gdp.errors import UnsupportedLayerError
 
 __all__ = ["fallback_for"]
@@ -115,7 +116,7 @@ def _contributions(gradients, tensors, variables, values, run):
     watched = [tf.identity(value) for value in values]
     total = sum(variable.shape.num_elements() for variable in watched)
     if fits(total, gradients.shape[0]):
-        stacked = tf.vectorized_map(
+        stacked = vectorized_map(
             lambda row: products(row[0][None], [t[None] for t in row[1:]], watched),
             (gradients, *tensors),
         )

@@ -1,0 +1,110 @@
+"""Ways to read delta near an epsilon: contours, and grids where none will do."""
+
+import functools
+import math
+from typing import Protocol
+
+from keras_gdp.accounting.exact.composition import Composition
+from keras_gdp.accounting.exact.contour import Contour, ContourDoesNotConverge, Value
+from keras_gdp.accounting.exact.far_jumps import without_far
+from keras_gdp.accounting.exact.grid import GridSum
+from keras_gdp.accounting.exact.moments import QuadratureTooLargeError
+from keras_gdp.accounting.exact.one_jump import OneJump, one_jump_threshold
+from keras_gdp.accounting.exact.saddle import Saddle, saddle_for_epsilon
+
+__all__ = ["GOOD_ERROR", "Grids", "Reading", "contour_at", "plain_contour"]
+
+GOOD_ERROR = 5e-10  # relative, of delta: better is not looked for
+_POOR_ERROR = 1e-2
+_LOOKS = 3  # thresholds that may be tried, each from a better delta
+_GRID_ERROR = 1e-8  # the same where rounding the losses costs more
+
+
+class Reading(Protocol):
+    """Something that gives delta for epsilons around one."""
+
+    def value(self, epsilon: float) -> Value:
+        """Log delta of the finite losses, its slope, the relative error of delta.
+
+        Raises:
+            ContourDoesNotConverge: If epsilon is too far from where it is meant for.
+        """
+
+
+def plain_contour(composition: Composition, saddle: Saddle) -> Contour | None:
+    """A contour with all jumps in it, None if it does not converge."""
+    try:
+        found = Contour(composition, saddle)
+        value, _, error = found.value(saddle.epsilon)
+        if GOOD_ERROR < error < _POOR_ERROR:  # the saddle's rough delta was too rough
+            better = Contour(composition, saddle._replace(log_delta=value))
+            if better.value(saddle.epsilon).error < error:
+                return better
+    except ContourDoesNotConverge:
+        return None
+    return found
+
+
+def contour_at(composition: Composition, epsilon: float) -> Reading | None:
+    """The contour, or sum of contours, with the smallest error; None if none is."""
+    best: Reading | None
+    saddle = saddle_for_epsilon(composition, epsilon)
+    best = plain_contour(composition, saddle)
+    log_delta, least = saddle.log_delta, math.inf
+    if best is not None:
+        value, _, least = best.value(epsilon)
+        log_delta = value if least < 1.0 else log_delta
+    for _ in range(_LOOKS):
+        if least <= GOOD_ERROR:
+            break
+        threshold = one_jump_threshold(composition, log_delta)
+        if threshold is None:
+            break
+        try:
+            found = OneJump(composition, threshold, epsilon)
+            value, _, error = found.value(epsilon)
+        except (ContourDoesNotConverge, QuadratureTooLargeError):
+            break
+        if error < least:
+            best, least = found, error
+        if abs(value - log_delta) < 1.0:
+            break
+        log_delta = value
+    return best
+
+
+class Grids:
+    """Grid sums from above and from below, cut where that leaves the least error.
+
+    Args:
+        composition: One direction of a composition.
+        epsilon: Where delta will be read.
+        largest: The largest epsilon at which it will be read from the same grids.
+    """
+
+    def __init__(
+        self, composition: Composition, epsilon: float, largest: float = 0.0
+    ) -> None:
+        self._composition, self._epsilon = composition, epsilon
+        least = math.inf
+        for without in without_far(composition, max(epsilon, largest)):
+            coarse = GridSum(composition, without, epsilon, upper=True)
+            error = coarse.value(epsilon).error
+            if error < least:
+                self._without, self.coarse, least = without, coarse, error
+            if least <= _GRID_ERROR or error > 2.0 * least:
+                break
+
+    @functools.cached_property
+    def upper(self) -> GridSum:
+        """The losses rounded up."""
+        return self._fine(True)
+
+    @functools.cached_property
+    def lower(self) -> GridSum:
+        """The losses rounded down."""
+        return self._fine(False)
+
+    def _fine(self, upper: bool) -> GridSum:
+        where = self._composition, self._without, self._epsilon
+        return GridSum(*where, upper=upper, coarse=self.coarse)

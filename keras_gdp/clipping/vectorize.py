@@ -1,0 +1,70 @@
+"""`tf.vectorized_map`, with matrix products that are safe on every processor.
+
+The only file that touches TensorFlow's private names: the table of converters in
+`tensorflow.python.ops.parallel_for.pfor`.
+
+Vectorising a product of one row, of shape (1, T, n), with a matrix gives a product of
+shapes (batch, 1, T, n) and (n, m). oneDNN, as TensorFlow 2.21 uses it, writes beyond
+its buffers for it on processors with AVX-512: wrong results and crashes. Axes of
+length 1 that both factors share are therefore left out of the product.
+"""
+
+import contextlib
+
+import tensorflow as tf
+
+__all__ = ["vectorized_map"]
+
+
+def vectorized_map(function, elements):
+    """Maps a function over the leading axis of nested tensors, all at once."""
+    return tf.vectorized_map(function, elements)
+
+
+def _squeezed_matmul(x, y, **adjoint):
+    """Returns `tf.matmul(x, y)` without common batch axes of length 1."""
+    rank = max(x.shape.rank, y.shape.rank)
+    batch = [_aligned(t, rank) for t in (x, y)]
+    ones = [axis for axis in range(1, rank - 2) if all(b[axis] == 1 for b in batch)]
+    if not ones:
+        return tf.matmul(x, y, **adjoint)
+    factors = []
+    for tensor in (x, y):
+        missing = rank - tensor.shape.rank
+        axes = [axis - missing for axis in ones if axis >= missing]
+        factors.append(tf.squeeze(tensor, axes) if axes else tensor)
+    product = tf.matmul(*factors, **adjoint)
+    for axis in ones:
+        product = tf.expand_dims(product, axis)
+    return product
+
+
+def _aligned(tensor, rank):
+    """Returns the batch sizes of a tensor, filled up to `rank` axes with ones."""
+    return [1] * (rank - tensor.shape.rank) + list(tensor.shape[:-2])
+
+
+def _install():
+    from tensorflow.python.ops.parallel_for import pfor
+
+    known = pfor._pfor_converter_registry["BatchMatMulV2"]
+
+    def convert(pfor_input):
+        pfor_input.expanddim_inputs_for_broadcast()
+        x, y = pfor_input.input(0)[0], pfor_input.input(1)[0]
+        if x.shape.rank is None or y.shape.rank is None:
+            return known(pfor_input)
+        product = _squeezed_matmul(
+            x,
+            y,
+            adjoint_a=pfor_input.get_attr("adj_x"),
+            adjoint_b=pfor_input.get_attr("adj_y"),
+        )
+        return pfor.wrap(product, True)
+
+    pfor._pfor_converter_registry["BatchMatMulV2"] = convert
+
+
+# Without these names another TensorFlow is at work, and its own converter stays.
+with contextlib.suppress(ImportError, AttributeError, KeyError):
+    _install()
