@@ -101,7 +101,7 @@ def main(arguments=None):
     parser.add_argument("--out", type=Path, default=Path("noise_per_example.png"))
     parser.add_argument("--smoke", action="store_true")
     options = parser.parse_args(arguments)
-    sizes, factors = [64 * 4**k for k in range(6)], (1, 2, 4, 8, 16)
+    sizes, factors = [64 * 4**k for k in range(5)], (1, 2, 4, 8, 16)
     if options.smoke:
         options.epochs, options.seeds, sizes, factors = 1, 1, [64, 4096], (1, 2)
     figure(options.out, sizes)
