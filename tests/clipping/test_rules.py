@@ -6,6 +6,7 @@ import pytest
 import tensorflow as tf
 
 from keras_gdp.clipping import BookkeepingEngine, Flat, LoopEngine
+from keras_gdp.clipping.contributions import lookup
 from keras_gdp.clipping.recording import plan_units
 from keras_gdp.training.objective import model_objective
 
@@ -169,7 +170,12 @@ def test_rule_in_a_compiled_graph(name, jit, seeded):
 
 @pytest.mark.parametrize("jit", [None, True])
 @pytest.mark.parametrize("length", [1, 5, 50])
-def test_embedding_adds_up_repeated_ids_before_the_norm(length, jit, seeded):
+@pytest.mark.parametrize("large", [False, True])
+def test_embedding_adds_up_repeated_ids_before_the_norm(
+    length, jit, large, seeded, monkeypatch
+):
+    if large:  # As for a table too large to mark its rows for every example.
+        monkeypatch.setattr(lookup, "fits", lambda *_: False)
     inputs = keras.Input((length,), dtype="int32")
     model = keras.Model(inputs, L.Dense(2)(L.Flatten()(L.Embedding(6, 3)(inputs))))
     generator = np.random.default_rng(0)

@@ -5,6 +5,7 @@ import tensorflow as tf
 from keras_gdp.clipping.contributions.base import (
     Contribution,
     by_rows,
+    fits,
     not_negative,
     select,
     weigh,
@@ -12,7 +13,7 @@ from keras_gdp.clipping.contributions.base import (
 
 __all__ = ["Lookup"]
 
-# Up to this many ids per example, comparing all pairs is cheaper than sorting.
+# Up to this many ids per example, comparing all pairs is cheapest.
 _MAX_PAIRS = 32
 
 
@@ -52,6 +53,8 @@ class Lookup(Contribution):
             return tf.reduce_sum(tf.square(self.tensors[0]), axis=[1, 2])
         if tokens is not None and tokens <= _MAX_PAIRS:
             return by_rows(lambda part: _pairs(*part.tensors), self, 2 * tokens**2)
+        if fits(self.shape[0], self.tensors[0].shape[0]):
+            return _marked_segments(*self.tensors, self.shape[0])
         return _sorted_segments(*self.tensors)
 
     def weighted_sum(self, factors, finite=False):
@@ -77,6 +80,20 @@ def _pairs(gradients, indices):
     products = tf.matmul(gradients, gradients, transpose_b=True)
     total = tf.reduce_sum(tf.where(equal, products, 0), axis=[1, 2])
     return not_negative(total)
+
+
+def _marked_segments(gradients, indices, rows):
+    """Adds up equal ids of one example at the last token that has the id."""
+    batch, tokens = tf.shape(indices)[0], tf.shape(indices)[1]
+    indices = tf.cast(indices, tf.int32)
+    flat = tf.reshape(indices + tf.range(batch)[:, None] * rows, [-1])
+    marks = tf.math.unsorted_segment_max(tf.range(batch * tokens), flat, batch * rows)
+    sums = tf.math.unsorted_segment_sum(
+        tf.reshape(gradients, [-1, gradients.shape[-1]]),
+        tf.gather(marks, flat),
+        batch * tokens,
+    )
+    return tf.reduce_sum(tf.reshape(tf.square(sums), [batch, -1]), axis=1)
 
 
 def _sorted_segments(gradients, indices):
