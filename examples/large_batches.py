@@ -115,7 +115,8 @@ def main(arguments=None):
             epochs=options.epochs,
             base_learning_rate=options.learning_rate,
             base_batch_size=128,
-            batch_sizes=[128 * k for k in factors],
+            # Without scaling the first row would be the same again.
+            batch_sizes=[128 * k for k in factors if scaling == "linear" or k > 1],
             scaling=scaling,
         )
         for row in table:
