@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 from scipy import stats
 
-from keras_gdp import _validate, accounting
+from keras_gdp import _validate, accounting, tradeoff
 from keras_gdp.audit.intervals import checked_confidence, clopper_pearson
 
 __all__ = ["LabelMemorization", "MemorizationRun", "label_memorization"]
@@ -32,6 +32,9 @@ class MemorizationRun:
         noise_multiplier: Of one step as a single Gaussian release; 0 without privacy.
         accuracy: Share of the training examples whose random label the model gives.
         interval: Exact confidence interval of the accuracy.
+        allowed: Largest expected accuracy that (epsilon, delta)-DP allows: without
+            an example, its label is met with the probability of chance. An accuracy
+            above it is a bug; one between chance and this bound is not.
         p_value: Probability of so many right labels by chance.
         memorized: Whether the interval lies above chance.
     """
@@ -41,6 +44,7 @@ class MemorizationRun:
     noise_multiplier: float
     accuracy: float
     interval: tuple[float, float]
+    allowed: float
     p_value: float
     memorized: bool
 
@@ -78,12 +82,12 @@ class LabelMemorization:
     def __str__(self):
         lines = [
             f"{'epsilon':>9} {'inputs':>7} {'noise':>8} {'accuracy':>9}  interval"
-            f"          memorized (chance {self.chance:.4g})"
+            f"          allowed  memorized (chance {self.chance:.4g})"
         ]
         lines += [
             f"{run.epsilon:>9.4g} {run.inputs:>7} {run.noise_multiplier:>8.4f} "
             f"{run.accuracy:>9.4f}  [{run.interval[0]:.4f}, {run.interval[1]:.4f}]  "
-            f"{'yes' if run.memorized else 'no'}"
+            f"{run.allowed:>7.4f}  {'yes' if run.memorized else 'no'}"
             for run in self.runs
         ]
         safe = self.largest_safe_budget
@@ -225,7 +229,7 @@ def label_memorization(
             )
             result = {"noise_multiplier": noise, "correct": correct}
             record.put(epsilon, kind, result)
-        runs.append(_run(epsilon, kind, result, len(x), num_classes, confidence))
+        runs.append(_run(epsilon, kind, result, settings, confidence))
         if bar is not None:
             bar.update(done + 1, [(f"accuracy_{kind}", runs[-1].accuracy)])
     return LabelMemorization(tuple(runs), 1.0 / num_classes, len(x), confidence)
@@ -265,8 +269,10 @@ def _train(model, optimizer, x, y, *, loss, batch_size, epochs, budget, verbose)
     return int(np.sum(np.argmax(scores, axis=-1) == y))
 
 
-def _run(epsilon, kind, result, examples, num_classes, confidence):
-    correct = result["correct"]
+def _run(epsilon, kind, result, settings, confidence):
+    correct, examples = result["correct"], settings["examples"]
+    chance = 1.0 / settings["num_classes"]
+    f = tradeoff.approximate_dp(epsilon, settings["delta"])
     interval = clopper_pearson(correct, examples, confidence)
     return MemorizationRun(
         epsilon=epsilon,
@@ -274,8 +280,9 @@ def _run(epsilon, kind, result, examples, num_classes, confidence):
         noise_multiplier=result["noise_multiplier"],
         accuracy=correct / examples,
         interval=interval,
-        p_value=float(stats.binom.sf(correct - 1, examples, 1.0 / num_classes)),
-        memorized=interval[0] > 1.0 / num_classes,
+        allowed=1.0 - float(f(chance)),
+        p_value=float(stats.binom.sf(correct - 1, examples, chance)),
+        memorized=interval[0] > chance,
     )
 
 

@@ -287,6 +287,8 @@ class PrivateOptimizer(PrivateUpdate):
 
         def update():
             gradients, statistics = self._add_noise(clipped, noise)
+            if statistics is not None:
+                gradients = self._adapt(gradients, statistics)
             if extra_gradients is not None:
                 gradients = [
                     g
@@ -302,13 +304,21 @@ class PrivateOptimizer(PrivateUpdate):
                 ),
                 variables,
             )
-            if statistics is not None:
-                self.strategy.update(statistics, self._divisor.value)
             self._private_steps.assign_add(1)
             self._ledger.record()
             return tf.constant(True)
 
         return tf.cond(allowed, update, lambda: tf.constant(False))
+
+    def _adapt(self, gradients, statistics):
+        """Adapts the strategy to its noised statistics; they may scale the update."""
+        scales = self.strategy.update(statistics, self._divisor.value)
+        if scales is None:
+            return gradients
+        return [
+            gradient * tf.cast(scale, gradient.dtype)
+            for gradient, scale in zip(gradients, scales, strict=True)
+        ]
 
     def _draw_noise(self, clipped):
         """Returns standard normals for the sums and statistics; `None` for none."""

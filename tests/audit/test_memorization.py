@@ -44,19 +44,22 @@ def run(budgets, **options):
 
 
 def test_a_model_without_privacy_memorises_and_a_private_one_stays_at_chance():
-    result = run([1.0, math.inf], inputs=("data", "noise"))
+    result = run([0.1, math.inf], inputs=("data", "noise"), confidence=0.9999)
     private, unlimited = result.runs[:2], result.runs[2:]
     for memorised in unlimited:
         assert memorised.accuracy > 0.97
         assert memorised.memorized
         assert memorised.p_value < 1e-50
+        assert memorised.allowed == 1.0
     for protected in private:
-        # The interval holds chance unless an event of probability 0.01 happened.
+        assert protected.allowed == pytest.approx(math.exp(0.1) / 4 + 1e-4)
+        # The interval holds chance unless an event of probability 1e-4 happened, or
+        # the little that epsilon = 0.1 allows was all memorised.
         assert protected.interval[0] <= 0.25 <= protected.interval[1]
         assert not protected.memorized
         assert protected.noise_multiplier > 0
-    assert result.largest_safe_budget == 1.0
-    assert "nothing was memorised up to epsilon = 1" in str(result)
+    assert result.largest_safe_budget == 0.1
+    assert "nothing was memorised up to epsilon = 0.1" in str(result)
 
 
 def test_results_are_kept_and_not_repeated(tmp_path):
@@ -82,7 +85,7 @@ def test_results_are_kept_and_not_repeated(tmp_path):
 
 
 def made(epsilon, memorized, inputs="data"):
-    return MemorizationRun(epsilon, inputs, 1.0, 0.3, (0.2, 0.4), 0.5, memorized)
+    return MemorizationRun(epsilon, inputs, 1.0, 0.3, (0.2, 0.4), 0.7, 0.5, memorized)
 
 
 @pytest.mark.parametrize(

@@ -16,10 +16,13 @@ from keras_gdp.clipping.strategies.groups import GroupedStrategy
 
 __all__ = ["AdaptivePerLayer"]
 
-# A bound shrinks at most to this share of itself in one step. A start that is far too
-# large leaves a mean that is all noise, possibly negative; the next step measures it
-# on a finer scale.
-_LARGEST_SHRINKAGE = 0.1
+# A bound shrinks at most to this share of itself in one step. One that is far too
+# large leaves a mean norm that is all noise, possibly negative; the next step measures
+# it on a finer scale.
+_SMALLEST_RATIO = 0.2
+# Where a bound shrinks to less than this, the noise on the gradient was as much too
+# large, and would do more harm than the gradient does good.
+_KEPT_RATIO = 0.5
 
 
 @keras.saving.register_keras_serializable(package="keras_gdp")
@@ -33,7 +36,10 @@ class AdaptivePerLayer(GroupedStrategy):
 
         C'[l] = alpha / batch_size * (sum_i min(|g_i[l]|, beta C[l]) + noise)
 
-    with the *expected* batch size, and `C'[l] >= C[l] / 10`, where noise dominates.
+    with the *expected* batch size. Where a bound turns out more than twice too large,
+    so was the noise, and the layer is left as it is in this step; and no bound shrinks
+    to less than a fifth of itself at once. (Additions to the paper, to get over a bad
+    start; both follow from what was released.)
 
     With L layers, the noise on layer l's sum has standard deviation
     `noise_multiplier sqrt(L) C[l]`, that on its norms
@@ -154,8 +160,11 @@ class AdaptivePerLayer(GroupedStrategy):
 
     def update(self, noised_statistics, batch_size):
         following = self.alpha * noised_statistics / batch_size
-        smallest = _LARGEST_SHRINKAGE * self.bounds
-        self._bounds.assign(safe_bound(tf.maximum(following, smallest)))
+        bounds = self.bounds
+        kept = tf.cast(following >= _KEPT_RATIO * bounds, tf.float32)
+        following = tf.maximum(following, _SMALLEST_RATIO * bounds)
+        self._bounds.assign(safe_bound(following))
+        return tf.unstack(self.per_variable(kept), len(self._group_of))
 
     def describe(self) -> str:
         text = (

@@ -139,12 +139,16 @@ class ClippingStrategy:
         """Returns the standard deviations of the noise on `statistics`."""
         raise NotImplementedError
 
-    def update(self, noised_statistics, batch_size) -> None:
+    def update(self, noised_statistics, batch_size):
         """Adapts the state to the noised statistics; runs inside the graph.
 
         Args:
             noised_statistics: `statistics` with its noise added.
             batch_size: The expected batch size, a scalar tensor.
+
+        Returns:
+            `None`, or one scalar per variable to multiply the noised sum with. It may
+            depend on nothing but what was released.
         """
         raise NotImplementedError
 

@@ -93,11 +93,14 @@ def adaptive_per_layer_in_numpy(weights, steps, sigma=SIGMA, norm_sigma=SIGMA_NO
                     sums[index] += gradients[index] / max(1, size / bounds[layer])
         *noise, norm_noise = noise_of(step, [*(w.shape for w in weights), (2,)])
         share = np.sqrt(2)  # Of two layers.
-        for index, weight in enumerate(weights):
-            std = sigma * share * bounds[index // 2]
-            weights[index] = weight - RATE * (sums[index] + std * noise[index]) / BATCH
         norms += norm_sigma * share * BETA * bounds * norm_noise
-        bounds = np.maximum(ALPHA / BATCH * norms, bounds / 10)
+        following = ALPHA / BATCH * norms
+        for index, weight in enumerate(weights):
+            layer = index // 2
+            noised = sums[index] + sigma * share * bounds[layer] * noise[index]
+            if following[layer] >= bounds[layer] / 2:
+                weights[index] = weight - RATE * noised / BATCH
+        bounds = np.maximum(following, bounds / 5)
         history.append(bounds)
     return weights, history
 
@@ -135,6 +138,18 @@ def test_adaptive_per_layer_follows_its_formulas_under_xla():
     np.testing.assert_allclose(model.optimizer.strategy.bounds, bounds[-1], rtol=1e-4)
     for actual, expected in zip(model.get_weights(), weights, strict=True):
         np.testing.assert_allclose(actual, expected, rtol=1e-4, atol=1e-5)
+
+
+def test_a_layer_is_left_alone_while_its_bound_is_far_too_large():
+    # Only the bound of the first layer is; the update of the second one is kept.
+    strategy = AdaptivePerLayer(1.0, 2.0, 1e-3, initial_l2_norm_clip=[1e4, 1.0])
+    model, start = fitted(strategy, steps=1)
+    moved = [
+        bool(np.any(after != before.astype("float32")))
+        for after, before in zip(model.get_weights(), start, strict=True)
+    ]
+    assert moved == [False, False, True, True]
+    assert model.optimizer.strategy.bounds.numpy()[0] == pytest.approx(2e3)
 
 
 def test_adaptive_quantile_follows_its_formulas_step_by_step():
