@@ -5,7 +5,7 @@ from keras_gdp.clipping.contributions.columns import Columns
 from keras_gdp.clipping.contributions.local import Local
 from keras_gdp.clipping.contributions.lookup import Lookup
 from keras_gdp.clipping.contributions.outer import Outer
-from keras_gdp.clipping.contributions.stacked import Stacked
+from keras_gdp.clipping.contributions.stacked import Stacked, summed
 
 __all__ = [
     "Columns",
@@ -16,4 +16,5 @@ __all__ = [
     "Outer",
     "Stacked",
     "combine",
+    "summed",
 ]

@@ -7,10 +7,13 @@ import tensorflow as tf
 __all__ = [
     "Combined",
     "Contribution",
+    "add_rows",
     "by_rows",
+    "cancels",
     "combine",
     "fits",
-    "not_negative",
+    "frobenius",
+    "guarded",
     "select",
     "squares",
     "weigh",
@@ -53,8 +56,18 @@ class Contribution:
         raise NotImplementedError
 
     def squared_norms(self):
-        """Returns the squared L2 norms of the gradients, of shape (batch,)."""
-        return by_rows(lambda part: squares(part.per_example()), self, self.size)
+        """Returns the squared L2 norms of the gradients, of shape (batch,).
+
+        Where `weighted_sum` adds up more than whole gradients, they are `guarded`.
+        """
+        raise NotImplementedError
+
+    def scale(self):
+        """Returns the norm that the gradients' terms would have without their signs.
+
+        An upper bound on it, a float64 tensor of shape (batch,); `None` if unknown.
+        """
+        raise NotImplementedError
 
     def weighted_sum(self, factors, finite=False):
         """Returns the sum over examples of factor times gradient.
@@ -79,6 +92,7 @@ class Combined(Contribution):
     def __init__(self, parts):
         super().__init__([t for part in parts for t in part.tensors], parts[0].shape)
         self.parts = parts
+        self._gradients = None
 
     def rebuild(self, tensors):
         tensors = list(tensors)
@@ -91,8 +105,20 @@ class Combined(Contribution):
     def per_example(self):
         return tf.add_n([part.per_example() for part in self.parts])
 
+    def scale(self):
+        scales = [part.scale() for part in self.parts]
+        return None if any(s is None for s in scales) else tf.add_n(scales)
+
+    def squared_norms(self):
+        if fits(self.size, self.tensors[0].shape[0]):
+            self._gradients = self.per_example()
+            return squares(self._gradients)
+        return by_rows(lambda part: squares(part.per_example()), self, self.size)
+
     def weighted_sum(self, factors, finite=False):
-        return tf.add_n([part.weighted_sum(factors, finite) for part in self.parts])
+        if self._gradients is not None:
+            return weighted_total(factors, self._gradients, finite)
+        return add_rows(self, factors)
 
 
 def combine(contributions):
@@ -138,6 +164,62 @@ def squares(gradients):
     )
 
 
+def add_rows(contribution, factors):
+    """Returns the weighted sum, one whole gradient after the other."""
+    factors = tf.cast(factors, contribution.tensors[0].dtype)
+
+    def add(total, row):
+        factor, *tensors = row
+        part = contribution.rebuild([tensor[None] for tensor in tensors])
+        return total + weigh(factor[None], part.per_example())[0]
+
+    initial = tf.zeros(contribution.shape, factors.dtype)
+    return tf.foldl(add, (factors, *contribution.tensors), initial)
+
+
+def frobenius(tensor):
+    """Returns the L2 norm of each row, in float64, where no square underflows."""
+    squared = tf.square(tf.cast(tensor, tf.float64))
+    return tf.sqrt(tf.reduce_sum(squared, axis=list(range(1, tensor.shape.rank))))
+
+
+# Rounding errors of a sum in float32 are some 1e-7 of its terms' size.
+_ROUNDING = 5e-7
+# Terms may be this much larger than their sum; 1 / 1000 of that is lost to rounding.
+_CANCELLATION = 1e-3
+
+
+def guarded(squared_norms, scale):
+    """Returns squared norms that also bound what rounding makes of a gradient.
+
+    The terms of an example's gradient can be far larger than the gradient, if they
+    cancel. Added up together with those of other examples, they would leave rounding
+    errors in proportion to their own size. The norm is therefore taken to be at least
+    a thousandth of it, and larger by the rounding errors: the clipped terms are then
+    at most a thousand times the clip norm, and what rounding makes of them is small.
+
+    Args:
+        squared_norms: Tensor of shape (batch,).
+        scale: What `Contribution.scale` returns.
+    """
+    norms = tf.sqrt(tf.cast(squared_norms, tf.float64))
+    larger = tf.maximum(norms + _ROUNDING * scale, _CANCELLATION * scale)
+    # `tf.maximum` does not keep NaN on every device.
+    larger = tf.where(tf.math.is_nan(norms + scale), norms + scale, larger)
+    return tf.cast(tf.square(larger), tf.float32)
+
+
+def cancels(scale, squared_norms):
+    """Whether the terms of each example are too large beside its whole gradient.
+
+    Args:
+        scale: What `Contribution.scale` returns.
+        squared_norms: Squared norms over all variables, of shape (batch,).
+    """
+    norms = tf.sqrt(tf.cast(squared_norms, tf.float64))
+    return tf.logical_not(_CANCELLATION * scale <= norms)
+
+
 def select(factors, tensor, finite=False):
     """Replaces the rows of a tensor whose factor is zero by exact zeros.
 
@@ -160,13 +242,3 @@ def weighted_total(factors, tensor, finite=False):
     """Returns the sum over rows of factor times row."""
     factors = tf.cast(factors, tensor.dtype)
     return tf.tensordot(factors, select(factors, tensor, finite), axes=1)
-
-
-def not_negative(squared_norms):
-    """Replaces negative entries, which only rounding can make, by zero; keeps NaN.
-
-    `tf.maximum` does not keep NaN on every device, and the norm of a broken example
-    must not become zero.
-    """
-    zero = tf.zeros([], squared_norms.dtype)
-    return tf.where(squared_norms < 0, zero, squared_norms)

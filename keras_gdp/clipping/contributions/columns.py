@@ -33,6 +33,9 @@ class Columns(Contribution):
     def per_example(self):
         return tf.concat([block.per_example() for block in self.blocks], axis=-1)
 
+    def scale(self):
+        return tf.add_n([block.scale() for block in self.blocks])
+
     def squared_norms(self):
         return tf.add_n([block.squared_norms() for block in self.blocks])
 

@@ -4,8 +4,10 @@ import tensorflow as tf
 
 from keras_gdp.clipping.contributions.base import (
     Contribution,
+    add_rows,
     by_rows,
     fits,
+    guarded,
     select,
     squares,
     weigh,
@@ -26,12 +28,14 @@ class Local(Contribution):
             summed over these rows; linear in `gradients`.
         stacked: Maps `(gradients, *inputs)` to the gradients of all rows at once, of
             shape (batch, *shape); `None` to take one row after the other.
+        scale: Returns what `Contribution.scale` does; `None` if that is unknown.
     """
 
-    def __init__(self, gradients, inputs, shape, product, stacked=None):
+    def __init__(self, gradients, inputs, shape, product, stacked=None, scale=None):
         super().__init__([gradients, *inputs], shape)
         self._product = product
         self._stacked = stacked
+        self._scale = scale
         self._gradients = None
 
     def rebuild(self, tensors):
@@ -48,15 +52,24 @@ class Local(Contribution):
         )
         return tf.reshape(stacked, [-1, *self.shape])
 
+    def scale(self):
+        return None if self._scale is None else self._scale()
+
     def squared_norms(self):
         rows, entries = self.tensors[0].shape[0], self.tensors[0].shape[1:]
-        if not fits(self.size, rows):
-            return by_rows(lambda part: squares(part._single()), self, self.size)
-        stacked = self.per_example()
-        if entries.num_elements() is None or self.size <= 4 * entries.num_elements():
-            # Small beside the activations: kept for the weighted sum.
-            self._gradients = stacked
-        return squares(stacked)
+        if fits(self.size, rows):
+            stacked = self.per_example()
+            if (
+                entries.num_elements() is None
+                or self.size <= 4 * entries.num_elements()
+            ):
+                # Small beside the activations: kept for the weighted sum.
+                self._gradients = stacked
+                return squares(stacked)
+            squared = squares(stacked)
+        else:
+            squared = by_rows(lambda part: squares(part._single()), self, self.size)
+        return squared if self._scale is None else guarded(squared, self.scale())
 
     def _single(self):
         return self._product(*self.tensors)[None]
@@ -64,6 +77,8 @@ class Local(Contribution):
     def weighted_sum(self, factors, finite=False):
         if self._gradients is not None:
             return weighted_total(factors, self._gradients, finite)
+        if self._scale is None:
+            return add_rows(self, factors)
         gradients, *inputs = self.tensors
         return self._product(
             weigh(factors, gradients, finite),

@@ -6,7 +6,8 @@ from keras_gdp.clipping.contributions.base import (
     Contribution,
     by_rows,
     fits,
-    not_negative,
+    frobenius,
+    guarded,
     select,
     weigh,
 )
@@ -47,15 +48,21 @@ class Lookup(Contribution):
         )
         return tf.reshape(flat, [-1, rows, width])
 
+    def scale(self):
+        tokens = tf.cast(tf.shape(self.tensors[1])[1], tf.float64)
+        return tf.sqrt(tokens) * frobenius(self.tensors[0])
+
     def squared_norms(self):
         tokens = self.tensors[1].shape[1]
         if tokens == 1:
             return tf.reduce_sum(tf.square(self.tensors[0]), axis=[1, 2])
         if tokens is not None and tokens <= _MAX_PAIRS:
-            return by_rows(lambda part: _pairs(*part.tensors), self, 2 * tokens**2)
-        if fits(self.shape[0], self.tensors[0].shape[0]):
-            return _marked_segments(*self.tensors, self.shape[0])
-        return _sorted_segments(*self.tensors)
+            squared = by_rows(lambda part: _pairs(*part.tensors), self, 2 * tokens**2)
+        elif fits(self.shape[0], self.tensors[0].shape[0]):
+            squared = _marked_segments(*self.tensors, self.shape[0])
+        else:
+            squared = _sorted_segments(*self.tensors)
+        return guarded(squared, self.scale())
 
     def weighted_sum(self, factors, finite=False):
         gradients, indices = self.tensors
@@ -76,10 +83,12 @@ class Lookup(Contribution):
 
 
 def _pairs(gradients, indices):
+    # In float64, as differences of large numbers are taken.
+    gradients = tf.cast(gradients, tf.float64)
     equal = tf.equal(indices[:, :, None], indices[:, None, :])
     products = tf.matmul(gradients, gradients, transpose_b=True)
     total = tf.reduce_sum(tf.where(equal, products, 0), axis=[1, 2])
-    return not_negative(total)
+    return tf.where(total < 0, tf.zeros([], tf.float64), total)
 
 
 def _marked_segments(gradients, indices, rows):

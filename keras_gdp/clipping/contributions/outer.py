@@ -6,7 +6,8 @@ from keras_gdp.clipping.contributions.base import (
     Contribution,
     by_rows,
     fits,
-    not_negative,
+    frobenius,
+    guarded,
     select,
     squares,
     weigh,
@@ -54,19 +55,26 @@ class Outer(Contribution):
         matrices = tf.matmul(inputs, gradients, transpose_a=True)
         return tf.reshape(matrices, [-1, *self.shape])
 
+    def scale(self):
+        gradients, inputs = self.tensors
+        return frobenius(inputs) * frobenius(gradients)
+
     def squared_norms(self):
         gradients, inputs = self.tensors
         if gradients.shape.rank == 2:
-            return _squared_product(inputs, gradients)
+            # In float64 neither factor underflows, which would hide the other.
+            return tf.cast(tf.square(self.scale()), tf.float32)
         if not self.instantiates:
             tokens = gradients.shape[1] or 1
-            return by_rows(lambda part: _gram(*part.tensors), self, 2 * tokens**2)
+            squared = by_rows(lambda part: _gram(*part.tensors), self, 2 * tokens**2)
+            return guarded(squared, self.scale())
         if fits(self.size, gradients.shape[0]):
             # Instantiated is chosen where it is smaller than the activations, so
             # it may as well be kept for the weighted sum.
             self._gradients = self.per_example()
             return squares(self._gradients)
-        return super().squared_norms()
+        squared = by_rows(lambda part: squares(part.per_example()), self, self.size)
+        return guarded(squared, self.scale())
 
     def weighted_sum(self, factors, finite=False):
         if self._gradients is not None:
@@ -106,27 +114,13 @@ def _as_sequence(tensors):
     return [t[:, None] if t.shape.rank == 2 else t for t in tensors]
 
 
-def _normalized(tensor):
-    """Returns rows scaled to a largest entry of 1, and the scales.
-
-    A product of two squared norms can overflow or underflow where the squared norm
-    of the product does not, and an underflow would leave the example unclipped.
-    """
-    axes = list(range(1, tensor.shape.rank))
-    largest = tf.reduce_max(tf.abs(tensor), axis=axes, keepdims=True)
-    scale = tf.where(largest > 0, largest, tf.ones_like(largest))
-    return tensor / scale, tf.reshape(scale, [-1])
-
-
-def _squared_product(inputs, gradients):
-    (inputs, a), (gradients, g) = _normalized(inputs), _normalized(gradients)
-    return tf.square(a * g) * squares(inputs) * squares(gradients)
-
-
 def _gram(gradients, inputs):
-    (inputs, a), (gradients, g) = _normalized(inputs), _normalized(gradients)
+    # Differences of large numbers: in float32 rounding would be all that is left of
+    # a gradient whose tokens nearly cancel.
+    gradients, inputs = (tf.cast(t, tf.float64) for t in (gradients, inputs))
     products = tf.matmul(inputs, inputs, transpose_b=True) * tf.matmul(
         gradients, gradients, transpose_b=True
     )
     total = tf.reduce_sum(products, axis=[1, 2])
-    return tf.square(a * g) * not_negative(total)
+    # NaN stays NaN: the norm of a broken example must not become zero.
+    return tf.where(total < 0, tf.zeros([], tf.float64), total)

@@ -4,11 +4,12 @@ import tensorflow as tf
 
 from keras_gdp.clipping.contributions.base import (
     Contribution,
+    frobenius,
     squares,
     weighted_total,
 )
 
-__all__ = ["Stacked"]
+__all__ = ["Stacked", "summed"]
 
 
 class Stacked(Contribution):
@@ -16,16 +17,21 @@ class Stacked(Contribution):
 
     Args:
         gradients: Tensor of shape (batch, *shape).
+        scale: Returns what `Contribution.scale` does; `None` if that is unknown.
     """
 
-    def __init__(self, gradients):
+    def __init__(self, gradients, scale=None):
         super().__init__([gradients], gradients.shape[1:])
+        self._scale = scale
 
     def rebuild(self, tensors):
         return Stacked(*tensors)
 
     def per_example(self):
         return self.tensors[0]
+
+    def scale(self):
+        return None if self._scale is None else self._scale()
 
     def squared_norms(self):
         return squares(self.tensors[0])
@@ -34,4 +40,28 @@ class Stacked(Contribution):
         return weighted_total(factors, self.tensors[0], finite)
 
     def join(self, others):
-        return Stacked(tf.add_n([self.tensors[0], *(o.tensors[0] for o in others)]))
+        parts = (self, *others)
+        known = all(part._scale is not None for part in parts)
+        return Stacked(
+            tf.add_n([part.tensors[0] for part in parts]),
+            (lambda: tf.add_n([part.scale() for part in parts])) if known else None,
+        )
+
+
+def summed(terms, axes, shape):
+    """Returns the `Stacked` gradients that are sums of terms.
+
+    Args:
+        terms: Tensor of shape (batch, ...).
+        axes: Axes to sum over.
+        shape: Shape of the variable.
+    """
+    total = tf.reduce_sum(terms, axis=axes) if axes else terms
+    total = tf.reshape(total, [-1, *shape])
+
+    def scale():
+        sizes = tf.gather(tf.shape(terms), tf.constant(axes, tf.int32))
+        count = tf.cast(tf.reduce_prod(sizes), tf.float64)
+        return tf.sqrt(count) * frobenius(terms)
+
+    return Stacked(total, scale)

@@ -2,6 +2,7 @@
 
 import tensorflow as tf
 
+from keras_gdp.clipping.contributions.base import cancels
 from keras_gdp.clipping.engines.base import Engine
 from keras_gdp.clipping.engines.bookkeeping import squared_norms_of, weighted_sums_of
 from keras_gdp.clipping.objective import num_rows
@@ -20,9 +21,10 @@ class ReweightEngine(Engine):
     sum (Lee and Kifer 2021, "Scaling up differentially private deep learning with
     fast per-example gradient clipping").
 
-    A weight of zero does not stop a NaN on its way back: where the result is not
-    finite, the sums are those of bookkeeping, which leaves a broken example out of
-    each product. In half precision the second pass would round differently from the
+    A weight of zero does not stop a NaN on its way back, and parts of a gradient that
+    nearly cancel would leave their rounding errors: where the result is not finite, or
+    an example's parts are a thousand times its norm, the sums are those of
+    bookkeeping. In half precision the second pass would round differently from the
     first, and the bound could be missed by more than rounding in float32 allows: such
     models are refused.
 
@@ -50,11 +52,20 @@ class ReweightEngine(Engine):
         if recording.half_precision:
             raise UnsupportedLayerError("a layer computes in half precision")
         reweighted = recording.gradients(losses, factors[:, 0], objective.loss_scale)
-        finite = tf.reduce_all(
+        scales = [c.scale() for c in contributions if c is not None]
+        if any(scale is None for scale in scales):
+            raise UnsupportedLayerError("a layer with weights has no rule of its own")
+        total = tf.reduce_sum(squared_norms, axis=1)
+        # What the first pass bounds, the second pass must not lose to rounding.
+        trusted = tf.reduce_all(
             [tf.reduce_all(tf.math.is_finite(g)) for g in reweighted]
+            + [
+                tf.reduce_all(~cancels(scale, total) | (factors[:, 0] <= 0))
+                for scale in scales
+            ]
         )
         sums = tf.cond(
-            finite,
+            trusted,
             lambda: reweighted,
             lambda: weighted_sums_of(
                 contributions, squared_norms, factors, objective.variables

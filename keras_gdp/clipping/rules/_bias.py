@@ -1,8 +1,6 @@
 """Biases and other variables that enter by broadcasting."""
 
-import tensorflow as tf
-
-from keras_gdp.clipping.contributions import Stacked
+from keras_gdp.clipping.contributions import summed
 
 __all__ = ["broadcast_gradient"]
 
@@ -21,5 +19,4 @@ def broadcast_gradient(gradients, shape):
         for axis, size in enumerate(aligned)
         if size == 1 and gradients.shape[axis + 1] != 1
     ]
-    total = tf.reduce_sum(gradients, axis=axes) if axes else gradients
-    return Stacked(tf.reshape(total, [-1, *shape]))
+    return summed(gradients, axes, shape)

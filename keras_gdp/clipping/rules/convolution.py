@@ -6,8 +6,8 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from keras_gdp.clipping.contributions import Local, Stacked
-from keras_gdp.clipping.contributions.base import fits
+from keras_gdp.clipping.contributions import Local, summed
+from keras_gdp.clipping.contributions.base import fits, frobenius
 from keras_gdp.clipping.rules._filters import Geometry
 from keras_gdp.clipping.rules.registry import register
 
@@ -134,7 +134,14 @@ class Filters:
         fitting = fits(window * math.prod(s or 1 for s in inputs.shape[1:]), None)
         known = None not in (*inputs.shape[1:], *gradients.shape[1:])
         stacked = self._stacked if known and fitting and fits(positions, None) else None
-        return Local(gradients, [inputs], self.kernel.shape, self._product, stacked)
+
+        def scale():
+            # An entry meets each position of the window at most once.
+            return math.sqrt(window) * frobenius(inputs) * frobenius(gradients)
+
+        return Local(
+            gradients, [inputs], self.kernel.shape, self._product, stacked, scale
+        )
 
     def _stacked(self, gradients, inputs):
         slid, other = (gradients, inputs) if self._transposed else (inputs, gradients)
@@ -175,4 +182,4 @@ def finish(layer, record, outputs, filters):
 
 def _bias_gradient(gradients, channels):
     axes = [axis for axis in range(1, gradients.shape.rank) if axis != channels]
-    return Stacked(tf.reduce_sum(gradients, axis=axes))
+    return summed(gradients, axes, [gradients.shape[channels]])

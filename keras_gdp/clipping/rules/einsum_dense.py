@@ -4,6 +4,7 @@ import keras
 import tensorflow as tf
 
 from keras_gdp.clipping.contributions import Outer, Stacked
+from keras_gdp.clipping.contributions.base import frobenius
 from keras_gdp.clipping.rules._bias import broadcast_gradient
 from keras_gdp.clipping.rules.registry import register
 
@@ -76,7 +77,10 @@ def _kernel_gradient(layer, gradients, inputs):
     if not simple:
         equation = f"{in_labels},{out_labels}->{batch}{kernel_labels}"
         inputs = tf.cast(inputs, gradients.dtype)
-        return Stacked(tf.einsum(equation, inputs, gradients))
+        return Stacked(
+            tf.einsum(equation, inputs, gradients),
+            lambda: frobenius(inputs) * frobenius(gradients),
+        )
     return Outer(
         _matrix(gradients, out_labels, tokens, produced),
         _matrix(inputs, in_labels, tokens, contracted),

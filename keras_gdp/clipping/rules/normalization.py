@@ -3,7 +3,7 @@
 import keras
 import tensorflow as tf
 
-from keras_gdp.clipping.contributions import Stacked
+from keras_gdp.clipping.contributions import summed
 from keras_gdp.clipping.rules.registry import register
 from keras_gdp.errors import UnsupportedLayerError
 
@@ -18,8 +18,7 @@ def _tap(layer, record, outputs, normalized, axes, scale, offset):
     others = [axis for axis in range(1, outputs.shape.rank) if axis not in axes]
 
     def total(gradients, variable):
-        summed = tf.reduce_sum(gradients, axis=others) if others else gradients
-        return Stacked(tf.reshape(summed, [-1, *variable.shape]))
+        return summed(gradients, others, variable.shape)
 
     return record.tap(
         outputs,

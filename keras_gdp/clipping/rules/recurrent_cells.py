@@ -3,7 +3,7 @@
 import keras
 import tensorflow as tf
 
-from keras_gdp.clipping.contributions import Columns, Outer, Stacked
+from keras_gdp.clipping.contributions import Columns, Outer, summed
 
 __all__ = ["CELLS"]
 
@@ -64,7 +64,7 @@ class _Cell:
         return [
             (cell.kernel, lambda: Outer(gradients, inputs)),
             (cell.recurrent_kernel, lambda: Outer(gradients, previous)),
-            (cell.bias, lambda: Stacked(tf.reduce_sum(gradients, axis=1))),
+            (cell.bias, lambda: summed(gradients, [1], gradients.shape[2:])),
         ]
 
 
@@ -146,17 +146,14 @@ class _GRU(_Cell):
             candidate = candidate * tf.cast(reset, candidate.dtype)
             inner = tf.concat([gates, candidate], axis=-1)
             recurrent = lambda: Outer(inner, previous)  # noqa: E731
-            bias = lambda: Stacked(  # noqa: E731
-                tf.stack(
-                    [tf.reduce_sum(gradients, axis=1), tf.reduce_sum(inner, axis=1)],
-                    axis=1,
-                )
+            bias = lambda: summed(  # noqa: E731
+                tf.stack([gradients, inner], axis=2), [1], cell.bias.shape
             )
         else:
             recurrent = lambda: Columns(  # noqa: E731
                 [Outer(gates, previous), Outer(candidate, reset * previous)]
             )
-            bias = lambda: Stacked(tf.reduce_sum(gradients, axis=1))  # noqa: E731
+            bias = lambda: summed(gradients, [1], gradients.shape[2:])  # noqa: E731
         return [
             (cell.kernel, lambda: Outer(gradients, inputs)),
             (cell.recurrent_kernel, recurrent),
