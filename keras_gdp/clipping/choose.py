@@ -1,6 +1,7 @@
 """Which engine computes the clipped sum, and why."""
 
 import logging
+import warnings
 
 import tensorflow as tf
 
@@ -44,16 +45,26 @@ def choose_engine(name, strategy, physical_batch_size, objective, row_specs):
         UnsupportedLayerError: If an engine was named that is not valid for the model.
     """
     _validate.one_of("clipping", name, ["auto", *ENGINES])
+    _leave_tensor_float_32()
+    rows = physical_batch_size or tf.nest.flatten(row_specs)[0].shape[0]
     if name != "auto":
         engine = ENGINES[name](strategy, physical_batch_size)
         if engine.needs_isolation:
             # The bookkeeping pass alone sees variables used outside of their layer.
             problem = run_aside(
-                isolation_problem, BookkeepingEngine(strategy), objective, row_specs
+                isolation_problem,
+                BookkeepingEngine(strategy),
+                objective,
+                row_specs,
+                rows,
             )
             if not problem and name != BookkeepingEngine.name:
                 problem = run_aside(
-                    isolation_problem, ENGINES[name](strategy), objective, row_specs
+                    isolation_problem,
+                    ENGINES[name](strategy),
+                    objective,
+                    row_specs,
+                    rows,
                 )
             if problem:
                 raise UnsupportedLayerError(
@@ -62,13 +73,27 @@ def choose_engine(name, strategy, physical_batch_size, objective, row_specs):
                 )
         return engine, "chosen explicitly"
     fast = BookkeepingEngine(strategy)
-    problem = run_aside(isolation_problem, fast, objective, row_specs)
+    problem = run_aside(isolation_problem, fast, objective, row_specs, rows)
     if not problem:
         return BookkeepingEngine(
             strategy, physical_batch_size
         ), "every layer has a rule, and examples do not affect each other"
     engine, reason = _slow_engine(strategy, physical_batch_size, objective, row_specs)
     return engine, f"{reason}; bookkeeping is not possible: {problem}"
+
+
+def _leave_tensor_float_32():
+    """Has GPUs multiply in float32: with ten bits the clip norm could not be kept."""
+    settings = tf.config.experimental
+    if tf.config.list_logical_devices("GPU") and (
+        settings.tensor_float_32_execution_enabled()
+    ):
+        settings.enable_tensor_float_32_execution(False)
+        warnings.warn(
+            "TensorFloat-32 is switched off for this process: its products have ten "
+            "bits, too few to keep to a clip norm.",
+            stacklevel=2,
+        )
 
 
 def _slow_engine(strategy, physical_batch_size, objective, row_specs):

@@ -2,7 +2,8 @@
 
 The fast engines assume that the loss of an example depends on that example's row
 alone, and that the recorded layers are all there is. Both are tested on made-up rows:
-the engine on the whole batch against each row alone.
+the engine on the whole batch against each row alone, and against the same batch with
+other rows in it.
 """
 
 import contextlib
@@ -14,6 +15,7 @@ import tensorflow as tf
 from keras_gdp.clipping.engines.loop import LoopEngine
 from keras_gdp.clipping.made_up import made_up_rows, normal, uniform
 from keras_gdp.clipping.rules.recurrent_cells import CELLS
+from keras_gdp.clipping.state import is_random_seed, written_variables
 
 __all__ = ["isolation_problem"]
 
@@ -21,9 +23,13 @@ _DISTINCT = 3
 # One row many times over: what limits a batch's load on some part of the model (the
 # capacity of an expert, say) is reached.
 _PATTERN = [0, 1, 2, 0, 0, 0, 0, 1]
-# Relative to the largest entry. Couplings change results in the first digits.
+_MOST_ROWS = 512
+# Relative to the largest entry, between a row alone and in a batch.
 _TOLERANCE = {"float32": 1e-3, "float16": 5e-2, "bfloat16": 2e-1}
-_TOLERANCE_TENSOR_FLOAT_32 = 1e-2
+# Between two batches of one size, whose rows are computed alike.
+_INFLUENCE = 1e-5
+# Made-up rows that keep a row company become this much larger.
+_DISTURBANCE = 1e6
 
 _RANDOM_LAYERS = (
     keras.layers.AlphaDropout,
@@ -36,7 +42,7 @@ _RANDOM_LAYERS = (
 )
 
 
-def isolation_problem(engine, objective, row_specs):
+def isolation_problem(engine, objective, row_specs, rows=None):
     """Returns why an engine must not be used for a model, or "".
 
     Runs eagerly. The model's weights are moved by random numbers for the duration of
@@ -46,16 +52,24 @@ def isolation_problem(engine, objective, row_specs):
         engine: The engine.
         objective: What will be differentiated.
         row_specs: Nested `tf.TensorSpec`s of a batch.
+        rows: Number of rows that the engine will see at once; `None` if unknown.
     """
     if objective.batched is None:
         return "the loss is a function of one example, not a compiled model"
+    if any(
+        spec is not None and spec.dtype == tf.string
+        for spec in tf.nest.flatten(row_specs)
+    ):
+        return "strings that a model tells apart cannot be made up"
+    count = min(max(rows or 0, len(_PATTERN)), _MOST_ROWS)
+    pattern = (_PATTERN * (1 + count // len(_PATTERN)))[:count]
     problem = ""
     with _moved_weights(objective), _without_randomness(objective):
         # Where the made-up rows have no finite gradient, others may.
         for draw in (normal, uniform):
-            rows = made_up_rows(row_specs, _DISTINCT, draw)
+            made_up = made_up_rows(row_specs, _DISTINCT, draw)
             try:
-                problem = _difference(engine, objective, rows)
+                problem = _difference(engine, objective, made_up, pattern)
             except Exception as error:  # Any failure at all means that it cannot.
                 text = " ".join(str(error).split()).split(" defined at")[0]
                 return text[:300] or type(error).__name__
@@ -67,36 +81,81 @@ def isolation_problem(engine, objective, row_specs):
 _NOT_FINITE = "its gradients on made-up rows are not finite, so it cannot be checked"
 
 
-def _difference(engine, objective, rows):
+def _difference(engine, objective, rows, pattern):
     alone = LoopEngine(engine.strategy).clip(
         objective, rows, tf.ones([_DISTINCT], tf.bool)
     )
+    if not _finite(alone.squared_norms, alone.losses):
+        return _NOT_FINITE
     repeated = tf.nest.map_structure(
-        lambda leaf: None if leaf is None else tf.gather(leaf, _PATTERN), rows
+        lambda leaf: None if leaf is None else tf.gather(leaf, pattern), rows
     )
     # Each distinct row is present once; the others are only there as company.
-    present = tf.range(len(_PATTERN)) < _DISTINCT
+    present = tf.range(len(pattern)) < _DISTINCT
 
     # Compiled, as in training: some models are recorded eagerly only.
     @tf.function(autograph=False)
-    def clip():
-        return engine.clip(objective, repeated, present)
+    def clip(*leaves):
+        batch = tf.nest.pack_sequence_as(repeated, _fill(repeated, leaves))
+        return engine.clip(objective, batch, present)
 
-    together = clip.get_concrete_function()()
-    if not _finite(alone.squared_norms, alone.losses):
-        return _NOT_FINITE
-    tolerance = _tolerance(objective)
+    compiled = clip.get_concrete_function(*_kept(repeated))
+    if _writes_state(compiled.graph):
+        return "a layer writes a variable when it sees several rows"
+    together = compiled(*_kept(repeated))
+    other = compiled(*_kept(_disturbed(repeated, present)))
+    return (
+        _unlike_alone(alone, together, pattern, _tolerance(objective))
+        or _influenced(together, other)
+        or ""
+    )
+
+
+def _kept(batch):
+    return [leaf for leaf in tf.nest.flatten(batch) if leaf is not None]
+
+
+def _fill(batch, leaves):
+    leaves = iter(leaves)
+    return [None if leaf is None else next(leaves) for leaf in tf.nest.flatten(batch)]
+
+
+def _writes_state(graph):
+    seeds = [v.handle for v in graph.variables if is_random_seed(v)]
+    return any(
+        all(handle is not seed for seed in seeds) for handle in written_variables(graph)
+    )
+
+
+def _disturbed(batch, present):
+    """Returns the batch with other inputs in all rows that are not present."""
+    x, *others = batch
+
+    def disturb(leaf):
+        if leaf is None:
+            return None
+        if leaf.dtype == tf.bool:
+            changed = ~leaf
+        elif leaf.dtype.is_integer:
+            changed = 1 - leaf
+        else:
+            # Half precision has no such numbers.
+            changed = leaf * tf.cast(min(_DISTURBANCE, leaf.dtype.max / 64), leaf.dtype)
+        shape = [-1] + [1] * (leaf.shape.rank - 1)
+        return tf.where(tf.reshape(present, shape), leaf, changed)
+
+    return (tf.nest.map_structure(disturb, x), *others)
+
+
+def _unlike_alone(alone, together, pattern, tolerance):
     for one, other in zip(
         [alone.losses, *alone.outputs],
         [together.losses, *together.outputs],
         strict=True,
     ):
-        if not _close(tf.gather(one, _PATTERN), other, tolerance):
-            return (
-                "an example's loss or prediction depends on the other examples of "
-                "its batch"
-            )
-    norms = tf.sqrt(tf.gather(alone.squared_norms, _PATTERN))
+        if not _close(tf.gather(one, pattern), other, tolerance):
+            return _COUPLED
+    norms = tf.sqrt(tf.gather(alone.squared_norms, pattern))
     if not _close(norms, tf.sqrt(together.squared_norms), tolerance):
         return (
             "an example's gradient depends on the other examples of its batch, or is "
@@ -109,14 +168,32 @@ def _difference(engine, objective, rows):
     return ""
 
 
+def _influenced(together, other):
+    for one, disturbed in zip(
+        [together.losses, together.squared_norms, *together.outputs],
+        [other.losses, other.squared_norms, *other.outputs],
+        strict=True,
+    ):
+        if not _close(one[:_DISTINCT], disturbed[:_DISTINCT], _INFLUENCE):
+            return _COUPLED
+    scale = max(float(tf.reduce_max(tf.abs(g))) for g in together.gradients)
+    for one, disturbed in zip(together.gradients, other.gradients, strict=True):
+        if not _close(one, disturbed, _INFLUENCE, scale):
+            return _COUPLED
+    return ""
+
+
+_COUPLED = (
+    "an example's loss, prediction or gradient depends on the other examples of its "
+    "batch"
+)
+
+
 def _tolerance(objective):
     kinds = {layer.compute_dtype for layer in _layers(objective)}
     for kind in ("bfloat16", "float16"):
         if kind in kinds:
             return _TOLERANCE[kind]
-    on_gpu = bool(tf.config.list_logical_devices("GPU"))
-    if on_gpu and tf.config.experimental.tensor_float_32_execution_enabled():
-        return _TOLERANCE_TENSOR_FLOAT_32
     return _TOLERANCE["float32"]
 
 

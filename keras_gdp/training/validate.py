@@ -3,6 +3,7 @@
 import tensorflow as tf
 
 from keras_gdp.clipping.choose import choose_engine
+from keras_gdp.clipping.state import is_random_seed, written_variables
 from keras_gdp.errors import UnsupportedLayerError
 from keras_gdp.training import _keras
 
@@ -10,19 +11,7 @@ __all__ = [
     "checked_engine",
     "validate_state",
     "validate_variables",
-    "written_variables",
 ]
-
-_READS = {
-    "ReadVariableOp",
-    "ResourceGather",
-    "ResourceGatherNd",
-    "VariableShape",
-    "VarIsInitializedOp",
-    "LookupTableFind",
-    "LookupTableFindV2",
-    "LookupTableSizeV2",
-}
 
 _ADVICE = {
     "BatchNormalization": (
@@ -110,7 +99,7 @@ def validate_state(objective, row_specs, model=None, outputs=None):
 
     graph = _graph_of_one_row(training, row_specs)
     metrics = [] if model is None else _metric_variables(model)
-    allowed = [v for v in graph.variables if _is_random_seed(v)] + metrics
+    allowed = [v for v in graph.variables if is_random_seed(v)] + metrics
     for handle in written_variables(graph):
         if not any(handle is variable.handle for variable in allowed):
             raise UnsupportedLayerError(_describe(handle, graph, model))
@@ -171,28 +160,6 @@ def _validate_unread(metrics, graph):
         if tensor.op.name not in seen:
             seen.add(tensor.op.name)
             waiting.extend(tensor.op.inputs)
-
-
-def written_variables(graph):
-    """Returns the outer handles of all variables that a `FuncGraph` may write."""
-    written = []
-    inner_to_outer = {id(inner): outer for outer, inner in graph.captures}
-    for operation in graph.get_operations():
-        if operation.type in _READS:
-            continue
-        read_only = set()
-        if "_read_only_resource_inputs" in operation.node_def.attr:
-            read_only = set(operation.get_attr("_read_only_resource_inputs"))
-        for index, tensor in enumerate(operation.inputs):
-            if tensor.dtype == tf.resource and index not in read_only:
-                outer = inner_to_outer.get(id(tensor))
-                if outer is not None:
-                    written.append(outer)
-    return written
-
-
-def _is_random_seed(variable):
-    return "seed_generator_state" in variable.name
 
 
 def _describe(handle, graph, model):
