@@ -7,7 +7,6 @@ a model keeps its ledger when it is compiled anew.
 import contextlib
 import inspect
 import warnings
-import weakref
 
 import keras
 import numpy as np
@@ -16,13 +15,10 @@ import tensorflow as tf
 from keras_gdp.data import PoissonDataset, SampledDataset, verified_sampling
 from keras_gdp.errors import BudgetExceededError
 from keras_gdp.sampling import Sampling
-from keras_gdp.training import _keras
+from keras_gdp.training import _keras, holders
 from keras_gdp.training.train_step import forget_engines
 
 __all__ = ["compiled", "fitting", "stepping", "training_without_privacy"]
-
-# The optimizer that holds the ledger of a model, also while another trains it.
-_LEDGERS = weakref.WeakKeyDictionary()
 
 
 def compiled(model, previous):
@@ -32,15 +28,13 @@ def compiled(model, previous):
         model: The model, just compiled.
         previous: The private optimizer that it had before, or `None`.
     """
-    previous = previous or _LEDGERS.get(model)
+    if previous is not None:
+        holders.note(model.variables, previous)
     optimizer = _keras.private_optimizer(model)
     if optimizer is not None:
-        if previous not in (None, optimizer):
-            optimizer.inherit(previous)
+        _inherit(model, optimizer)
         forget_engines(optimizer)
-        _LEDGERS[model] = optimizer
-    elif previous is not None and _trained(previous):
-        _LEDGERS[model] = previous
+    elif any(_trained(holder) for holder in holders.of(model.variables)):
         warnings.warn(
             f"Model {model.name!r} was trained with privacy and is now compiled with "
             f"{type(model.optimizer).__name__}, which gives none. Training it voids "
@@ -51,10 +45,17 @@ def compiled(model, previous):
 
 
 def training_without_privacy(model):
-    """Notes in the ledger, if there is one, that an ordinary optimizer trains."""
-    optimizer = _LEDGERS.get(model)
-    if optimizer is not None and _trained(optimizer):
-        optimizer.charge_unprotected_step()
+    """Notes in the ledgers, if there are any, that an ordinary optimizer trains."""
+    for holder in holders.of(model.trainable_variables):
+        if _trained(holder):
+            holder.charge_unprotected_step()
+
+
+def _inherit(model, optimizer):
+    """Takes over the ledgers of all weights of a model, also of shared layers."""
+    for holder in holders.of(model.variables):
+        if holder is not optimizer:
+            optimizer.inherit(holder)
 
 
 def _trained(optimizer):
@@ -63,7 +64,7 @@ def _trained(optimizer):
 
 def stepping(model, optimizer):
     """Context of a `train_on_batch`: during `fit` its batch is not one of `fit`'s."""
-    del model
+    _inherit(model, optimizer)
     optimizer.refresh_after_fork()
     if optimizer.fitted is None or optimizer.fitted.own_loop:
         return contextlib.nullcontext()
@@ -84,6 +85,7 @@ def fitting(model, optimizer, *args, **kwargs):
             "be trained. Pass a `PrivacyBudget` with a larger budget as a callback."
         )
     _warn_of_steering(callbacks)
+    _inherit(model, optimizer)
     try:
         _declare(optimizer, call.arguments)
         yield
@@ -95,6 +97,7 @@ def fitting(model, optimizer, *args, **kwargs):
                 stacklevel=4,
             )
     finally:
+        holders.note(model.trainable_variables, optimizer)
         _finish(optimizer)
 
 

@@ -152,6 +152,44 @@ def test_a_compiled_loss_is_checked_anew():
         trained.fit(poisson(2), verbose=0)
 
 
+def test_a_layer_carries_its_ledger_into_other_models():
+    back = keras.layers.Dense(4)
+    first = keras.Sequential([keras.Input((3,)), back, keras.layers.Dense(1)])
+    first.compile(sgd(), "mse")
+    first.fit(poisson(5), verbose=0)
+    for frozen in (False, True):
+        back.trainable = not frozen
+        second = keras.Sequential([keras.Input((3,)), back, keras.layers.Dense(1)])
+        second.compile(sgd(3.0), "mse")
+        second.fit(poisson(2), verbose=0)
+        assert ("poisson", 2.0, 5) in record(second.optimizer)
+    # Its weights were trained in the second model, too.
+    first.fit(poisson(1), verbose=0)
+    assert record(first.optimizer) == [("poisson", 2.0, 6), ("poisson", 3.0, 2)]
+
+
+def test_a_feature_extractor_carries_its_ledger():
+    trained = model()
+    trained.fit(poisson(5), verbose=0)
+    outputs = keras.layers.Dense(1)(trained.layers[-1].output)
+    head = keras.Model(trained.inputs, outputs)
+    head.compile(sgd(), "mse")
+    head.train_on_batch(X[:10], Y[:10])
+    assert sorted(record(head.optimizer)) == [("poisson", 2.0, 5), ("unknown", 2.0, 1)]
+
+
+def test_training_a_private_layer_in_an_ordinary_model_costs_infinity():
+    back = keras.layers.Dense(4)
+    first = keras.Sequential([keras.Input((3,)), back, keras.layers.Dense(1)])
+    first.compile(sgd(), "mse")
+    first.fit(poisson(5), verbose=0)
+    second = keras.Sequential([keras.Input((3,)), back, keras.layers.Dense(1)])
+    with pytest.warns(UserWarning, match="voids the guarantee"):
+        second.compile("sgd", "mse")
+    second.fit(X, Y, verbose=0)
+    assert ("unknown", 0.0, 1) in record(first.optimizer)
+
+
 # Restoring ----------------------------------------------------------------------------
 
 

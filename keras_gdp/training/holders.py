@@ -1,0 +1,30 @@
+"""Which optimizers hold the ledgers of which weights.
+
+A ledger is about weights, and weights can be in several models: a layer that was
+trained privately in one carries its cost into the next.
+"""
+
+import weakref
+
+__all__ = ["note", "of"]
+
+# Keras variables cannot be keys: they compare entry by entry.
+_HOLDERS: dict[int, tuple] = {}
+
+
+def note(variables, optimizer):
+    """Notes that the ledger of an optimizer is that of these variables from now on."""
+    for variable in variables:
+        key = id(variable)
+        reference = weakref.ref(variable, lambda _, key=key: _HOLDERS.pop(key, None))
+        _HOLDERS[key] = (reference, optimizer)
+
+
+def of(variables):
+    """Returns the optimizers that hold ledgers of these variables, each once."""
+    found = {}
+    for variable in variables:
+        reference, optimizer = _HOLDERS.get(id(variable), (None, None))
+        if reference is not None and reference() is variable:
+            found[id(optimizer)] = optimizer
+    return list(found.values())
