@@ -11,17 +11,18 @@ from collections.abc import Callable
 import numpy as np
 
 from keras_gdp.accounting.exact.composition import Composition
-from keras_gdp.accounting.exact.contour import ContourDoesNotConverge
-from keras_gdp.accounting.exact.far_jumps import WithoutFar
-from keras_gdp.accounting.exact.moments import Array, QuadratureTooLargeError
-from keras_gdp.accounting.exact.one_jump import one_jump_threshold
-from keras_gdp.accounting.exact.readings import (
+from keras_gdp.accounting.exact.contour import (
     GOOD_ERROR,
-    Grids,
-    Reading,
-    contour_at,
-    plain_contour,
+    ContourDoesNotConverge,
+    refined_contour,
 )
+from keras_gdp.accounting.exact.moments import Array, QuadratureTooLargeError
+from keras_gdp.accounting.exact.one_jump import (
+    OneJump,
+    one_jump_epsilon,
+    one_jump_threshold,
+)
+from keras_gdp.accounting.exact.readings import Grids, Reading, contour_at
 from keras_gdp.accounting.exact.release import log_delta_of_one
 from keras_gdp.accounting.exact.saddle import (
     chernoff,
@@ -167,18 +168,24 @@ def _epsilon_bounds(
 
     def plain(epsilon: float) -> Reading | None:
         saddle = saddle_for_epsilon(composition, epsilon)
-        return plain_contour(composition, saddle._replace(log_delta=target))
-
-    def any_contour(epsilon: float) -> Reading | None:
-        return contour_at(composition, epsilon)
+        return refined_contour(composition, saddle._replace(log_delta=target))
 
     found, error = _invert(plain, target, rough)
+    threshold = None
     if error > GOOD_ERROR:
         threshold = one_jump_threshold(composition, target)
-        if threshold is not None:  # far jumps lead the rough epsilon astray
-            body = WithoutFar(composition, threshold).body
-            rough = saddle_for_delta(body, target).epsilon
-        better, other = _invert(any_contour, target, found[0] if found[0] else rough)
+    if threshold is not None:
+        jump = threshold
+
+        def with_jump(epsilon: float) -> Reading | None:
+            try:
+                return OneJump(composition, jump, epsilon)
+            except ContourDoesNotConverge:
+                return None
+
+        # Far jumps lead the rough epsilon of the whole astray.
+        rough = one_jump_epsilon(composition, threshold, target)
+        better, other = _invert(with_jump, target, rough)
         if other < error:
             found, error = better, other
     if error <= _tolerated(composition):

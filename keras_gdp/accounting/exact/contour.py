@@ -18,11 +18,14 @@ from typing import NamedTuple
 
 import numpy as np
 
-from keras_gdp.accounting.exact.composition import Composition
+from keras_gdp.accounting.exact.composition import Cumulant
 from keras_gdp.accounting.exact.moments import QuadratureTooLargeError
 from keras_gdp.accounting.exact.saddle import Saddle, log_kappa, saddle_at
 
-__all__ = ["Contour", "ContourDoesNotConverge"]
+__all__ = ["GOOD_ERROR", "Contour", "ContourDoesNotConverge", "refined_contour"]
+
+GOOD_ERROR = 5e-10  # relative, of delta: better is not looked for
+_POOR_ERROR = 1e-2
 
 _TOLERANCE = 1e-13
 _MAX_NODES, _MANY = 4000, 600
@@ -48,15 +51,15 @@ class Contour:
     """The integrand on one vertical line, good for epsilons around one.
 
     Args:
-        composition: One direction of a composition.
+        composition: One direction of a composition, or a part of it.
         saddle: Where the line crosses the real axis.
 
     Raises:
         ContourDoesNotConverge: If the integrand does not decay within 4000 nodes.
     """
 
-    def __init__(self, composition: Composition, saddle: Saddle) -> None:
-        if not any(loss.smooth for loss, _ in composition.phases):
+    def __init__(self, composition: Cumulant, saddle: Saddle) -> None:
+        if not composition.smooth:
             raise ContourDoesNotConverge  # atoms only: the integrand returns for ever
         self._composition = composition
         budget = math.log(_TOLERANCE) + saddle.log_delta - 1.0
@@ -148,3 +151,17 @@ class Contour:
         rounding = 4e-16 * (8.0 + abs(log_value) + abs(self._k) + abs(c * epsilon))
         error += (rounding + self._rounding) * float(np.abs(self._terms).sum()) / total
         return Value(log_value, -slope / total, error)
+
+
+def refined_contour(composition: Cumulant, saddle: Saddle) -> Contour | None:
+    """The contour, made again if the rough log delta misled it; None without one."""
+    try:
+        found = Contour(composition, saddle)
+        value, _, error = found.value(saddle.epsilon)
+        if GOOD_ERROR < error < _POOR_ERROR:
+            better = Contour(composition, saddle._replace(log_delta=value))
+            if better.value(saddle.epsilon).error < error:
+                return better
+    except ContourDoesNotConverge:
+        return None
+    return found

@@ -29,8 +29,52 @@ class QuadratureTooLargeError(Exception):
     """A line reaches frequencies that would need too many nodes."""
 
 
-class Nodes:
+class Measure:
     """A discrete measure that integrates smooth functions of the loss under Q.
+
+    It may have any mass: K(s) = log E_P[exp(s L)] comes from plain sums.
+
+    Args:
+        log_q: Logarithms of the weights under Q.
+        loss: log(dP/dQ) at the nodes.
+    """
+
+    def __init__(self, log_q: Array, loss: Array) -> None:
+        self._log_q, self._loss = log_q, loss
+
+    def measure(self) -> tuple[Array, Array]:
+        """Weights under Q and losses of the nodes."""
+        return np.exp(self._log_q), self._loss
+
+    def _tilted(self, s: float) -> tuple[float, Array]:
+        """Logarithm of a scale, and weights over it."""
+        exponent = self._log_q + (1.0 + s) * self._loss
+        top = float(exponent.max())
+        return top, np.exp(exponent - top)
+
+    def line(self, c: float, step: float, start: int, count: int) -> ComplexArray:
+        """K at c + i step (start, ..., start + count - 1)."""
+        top, weight = self._tilted(c)
+        total = _sums(weight, self._loss, step, start, count)
+        return np.asarray(top + np.log(total + 1e-300))
+
+    def real(self, s: float) -> tuple[float, float, float]:
+        """K, K' and K'' at real s."""
+        top, weight = self._tilted(s)
+        mass = float(weight.sum())
+        mean = float(weight @ self._loss) / mass
+        variance = float(weight @ (self._loss - mean) ** 2) / mass
+        return top + math.log(mass), mean, variance
+
+    def rounding(self, s: float) -> float:
+        """Rough size of the rounding error of K at real s."""
+        _, weight = self._tilted(s)
+        size = 1.0 + np.abs((1.0 + s) * self._loss) + 0.1 * np.abs(self._log_q)
+        return 1e-14 * float(weight @ size) / float(weight.sum())
+
+
+class Nodes(Measure):
+    """A measure of mass about 1: K keeps relative accuracy near 0.
 
     Args:
         log_q: Logarithms of the weights under Q.
@@ -49,7 +93,8 @@ class Nodes:
     ) -> None:
         self._lost_q, self._lost_linear = lost[1], lost[0] - lost[1]
         order = np.argsort(np.abs(u))
-        self._log_q, u, self._loss = log_q[order], u[order], loss[order]
+        super().__init__(log_q[order], loss[order])
+        u = u[order]
         self._size = np.abs(u)
         self._q = np.exp(self._log_q)
         self._linear = np.exp(self._log_q + self._loss) - self._q
@@ -60,10 +105,6 @@ class Nodes:
         self._moments = np.hstack([np.zeros((_TERMS - 1, 1)), moments])
         self._tail_q = np.cumsum(self._q[::-1])[::-1]
         self._tail_linear = np.cumsum(self._linear[::-1])[::-1]
-
-    def measure(self) -> tuple[Array, Array]:
-        """Weights under Q and losses of the nodes."""
-        return self._q, self._loss
 
     def _split(self, largest_t: float) -> int:
         """Position of the first node too large for the binomial series."""
@@ -80,11 +121,7 @@ class Nodes:
         return np.asarray(total)
 
     def line(self, c: float, step: float, start: int, count: int) -> ComplexArray:
-        """K at c + i step (start, ..., start + count - 1).
-
-        The sum over nodes of exp(i (a + b) L) for all pairs of a coarse and a fine
-        frequency is one matrix product, so exponentials are few.
-        """
+        """K at c + i step (start, ..., start + count - 1)."""
         t: ComplexArray = np.asarray(
             1.0 + c + 1j * step * np.arange(start, start + count), dtype=np.complex128
         )
@@ -96,13 +133,7 @@ class Nodes:
         exponent = self._log_q[split:] + (1.0 + c) * loss
         peak = float(exponent.max())
         top = peak if peak > 30.0 else 0.0
-        fine = math.isqrt(count - 1) + 1
-        coarse = -(-count // fine)
-        weight = np.exp(exponent - top)
-        offsets = step * (start + fine * np.arange(coarse))
-        left = np.exp(1j * np.multiply.outer(offsets, loss)) * weight
-        right = np.exp(1j * step * np.multiply.outer(loss, np.arange(fine)))
-        total = (left @ right).ravel()[:count]
+        total = _sums(np.exp(exponent - top), loss, step, start, count)
         rest = self._tail_q[split] + t * self._tail_linear[split]
         scale = math.exp(-top)
         excess = scale * (excess - rest) + total
@@ -139,6 +170,22 @@ class Nodes:
         rest = self._q[split:] + t * np.abs(self._linear[split:])
         total = float(size.sum() + math.exp(-value) * rest.sum())
         return 1e-14 * total + 4e-15 * abs(value)
+
+
+def _sums(
+    weight: Array, loss: Array, step: float, start: int, count: int
+) -> ComplexArray:
+    """Sums of weight exp(i step k L) over the nodes, k = start, start + 1, ...
+
+    For all pairs of a coarse and a fine frequency that is one matrix product, so
+    exponentials are few.
+    """
+    fine = math.isqrt(count - 1) + 1
+    coarse = -(-count // fine)
+    offsets = step * (start + fine * np.arange(coarse))
+    left = np.exp(1j * np.multiply.outer(offsets, loss)) * weight
+    right = np.exp(1j * step * np.multiply.outer(loss, np.arange(fine)))
+    return np.asarray((left @ right).ravel()[:count])
 
 
 def _log1p(z: ComplexArray) -> ComplexArray:

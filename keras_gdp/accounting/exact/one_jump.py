@@ -1,41 +1,48 @@
-"""delta where one far jump and many small losses reach epsilon together.
+"""delta as a contour without far jumps plus a contour with exactly one.
 
-In far tails neither a jump alone nor the sum of small losses is the likeliest way to
-epsilon, and no single saddle point suits both. With jumps beyond a threshold *below*
-epsilon taken out (see `far_jumps`, whose notation is used here),
+One release may, rarely, lose far more than all others together. Such jumps can weigh
+nothing in delta and yet rule the cumulant at the order that suits epsilon, or be the
+likeliest way to epsilon together with many small losses: then no single saddle point
+suits both. Let w be the weight of the outcomes that are no jumps (see `far_jumps`).
+Multiplying out prod (w + (1 - w)) over the releases,
 
-    delta = E_P[prod w (1 - exp(epsilon - sum L))_+]
-          + sum_i int (1 - w_i) dP_i delta_i(epsilon - L_i)  + (two jumps or more),
+    delta = delta without jumps + delta with one jump + (two jumps or more),
 
-where delta_i belongs to the other releases without their jumps. Each of these is a
-contour of its own, with a saddle point that suits it; the integral is summed over
-Gauss-Legendre panels. Two jumps or more are at most half the square of the expected
-number of jumps, which is how low the threshold may be.
+where the first two are inversions with the cumulants
+
+    K_0(s) = sum_i n_i M_i(s),
+    K_1(s) = K_0(s) + log sum_i n_i exp(J_i(s) - M_i(s)),
+
+exp M_i = E_P[w exp(s L_i)] and exp J_i = E_P[(1 - w) exp(s L_i)]. Each has a saddle
+point of its own. Two jumps or more are at most half the square of the expected number
+of jumps, which is how low the threshold between the two may be.
 """
 
-import bisect
 import math
 
 import numpy as np
 
-from keras_gdp.accounting.exact.composition import Composition
-from keras_gdp.accounting.exact.contour import Contour, ContourDoesNotConverge, Value
-from keras_gdp.accounting.exact.far_jumps import WithoutFar, deviation
-from keras_gdp.accounting.exact.moments import Array
-from keras_gdp.accounting.exact.saddle import log_kappa, saddle_for_epsilon
-
-__all__ = ["OneJump", "one_jump_threshold"]
-
-_MOST_NODES = 20000  # of all contours together: beyond, a grid is faster
-_SKIPPED = 1e-13  # panels that are left out
-_POINTS = np.polynomial.legendre.leggauss(20)[0]
-_LAST = np.array(
-    [(2 * k + 1) * np.polynomial.legendre.Legendre.basis(k)(_POINTS) for k in (18, 19)]
+from keras_gdp.accounting.exact.composition import Composition, Cumulant
+from keras_gdp.accounting.exact.contour import (
+    Contour,
+    ContourDoesNotConverge,
+    Value,
+    refined_contour,
 )
-_NODE_ERROR = 1e-9  # of a contour that serves its neighbours too
-_FAR = 9.0  # standard deviations beyond which delta is that of a certainty
+from keras_gdp.accounting.exact.far_jumps import WithoutFar, deviation
+from keras_gdp.accounting.exact.moments import Array, ComplexArray
+from keras_gdp.accounting.exact.saddle import (
+    Saddle,
+    chernoff,
+    saddle_for_delta,
+    saddle_for_epsilon,
+)
+
+__all__ = ["OneJump", "one_jump_epsilon", "one_jump_threshold"]
+
 _RUNGS = 96
 _TWO_JUMPS = 24.0  # their probability is exp(-24) of delta
+_SKIPPED = -27.0  # log of the share of delta that is not computed but bounded
 
 
 def one_jump_threshold(composition: Composition, log_delta: float) -> float | None:
@@ -55,6 +62,57 @@ def one_jump_threshold(composition: Composition, log_delta: float) -> float | No
     return float(ladder[rare[0]]) if rare.size else None
 
 
+class WithOneJump:
+    """The cumulant K_1 of the compositions in which one release is a far jump.
+
+    Args:
+        body: The composition without far jumps.
+    """
+
+    smooth = True
+
+    def __init__(self, body: Composition) -> None:
+        self._body = body
+        self._jumps = [
+            (math.log(n), loss, loss.far)
+            for loss, n in body.phases
+            if loss.far is not None
+        ]
+        self.largest_order = body.largest_order
+
+    def real(self, s: float) -> tuple[float, float, float]:
+        """K_1, K_1', K_1'' at real s."""
+        rows = np.array(
+            [np.subtract(far.real(s), loss.real(s)) for _, loss, far in self._jumps]
+        )
+        logs = rows[:, 0] + [log_n for log_n, _, _ in self._jumps]
+        log_odds = float(np.logaddexp.reduce(logs))
+        share = np.exp(logs - log_odds)
+        mean = float(share @ rows[:, 1])
+        spread = float(share @ (rows[:, 2] + (rows[:, 1] - mean) ** 2))
+        k0, k1, k2 = self._body.real(s)
+        return k0 + log_odds, k1 + mean, k2 + spread
+
+    def line(
+        self, c: float, step: float, start: int, count: int
+    ) -> tuple[ComplexArray, Array]:
+        """K_1 on a vertical line, and |exp K_1| / exp K_1(c) without the atoms."""
+        total, decay = self._body.line(c, step, start, count)
+        log_odds = self.real(c)[0] - self._body.real(c)[0]
+        odds = np.zeros(count, dtype=np.complex128)
+        for log_n, loss, far in self._jumps:
+            change = far.line(c, step, start, count)
+            change -= loss.line(c, step, start, count)
+            odds += np.exp(change + (log_n - log_odds))
+        decay = np.minimum(decay * np.abs(odds), 1.0)
+        return total + log_odds + np.log(odds + 1e-300), decay
+
+    def rounding(self, s: float) -> float:
+        """Rough size of the rounding error of K_1 at real s."""
+        changes = [loss.rounding(s) + far.rounding(s) for _, loss, far in self._jumps]
+        return self._body.rounding(s) + max(changes)
+
+
 class OneJump:
     """delta near an epsilon as the sum of its parts without and with one jump.
 
@@ -71,102 +129,45 @@ class OneJump:
         self, composition: Composition, threshold: float, epsilon: float
     ) -> None:
         without = WithoutFar(composition, threshold)
-        self._body = Contour(without.body, saddle_for_epsilon(without.body, epsilon))
+        if not without.changes:
+            raise ContourDoesNotConverge
         self._log_two = 2.0 * without.log_jumps - math.log(2.0)
-        self._panels: list[tuple[Array, Array, _Rest]] = []
-        total = self._body.value(epsilon).log_value
-        scale = deviation(composition)
-        for i, (loss, n) in enumerate(without.body.phases):
-            rest = _Rest(without, i)
-            for log_weights, losses in loss.lost_nodes(epsilon, scale):
-                log_mass = log_weights + math.log(n)
-                if float(log_mass.max()) < total - 35.0:
-                    continue
-                self._panels.append((log_mass, losses, rest))
-                parts = rest.values(epsilon - losses)[0] + log_mass
-                total = float(np.logaddexp(total, np.logaddexp.reduce(parts)))
+        self._contours: list[Contour] = []
+        self._skipped: list[tuple[Cumulant, float]] = []
+        parts: list[tuple[float, Cumulant, Saddle]] = []
+        both: tuple[Cumulant, ...] = (without.body, WithOneJump(without.body))
+        for part in both:
+            saddle = saddle_for_epsilon(part, epsilon)
+            parts.append((chernoff(part, saddle.c, epsilon), part, saddle))
+        largest = -math.inf
+        for bound, part, saddle in sorted(parts, key=lambda row: -row[0]):
+            if bound < largest + _SKIPPED:
+                self._skipped.append((part, saddle.c))
+                continue
+            contour = refined_contour(part, saddle)
+            if contour is None:
+                raise ContourDoesNotConverge
+            self._contours.append(contour)
+            largest = max(largest, contour.value(epsilon).log_value)
 
     def value(self, epsilon: float) -> Value:
         """Log delta, its slope, and its relative error."""
-        log_value, slope, error = self._body.value(epsilon)
-        panels = [
-            (log_mass + parts[0], parts[1], parts[2])
-            for log_mass, losses, rest in self._panels
-            for parts in (rest.values(epsilon - losses),)
-        ]
-        total = float(np.logaddexp.reduce([log_value, *(p[0].max() for p in panels)]))
-        share = math.exp(log_value - total)
-        mass, fall, error = share, slope * share, error * share
-        for logs, slopes, errors in panels:
-            shares = np.exp(logs - total)
-            mass += float(shares.sum())
-            fall += float(shares @ slopes)
-            # The last Legendre coefficients bound what the panel does not resolve.
-            error += float(shares @ errors) + float(np.abs(_LAST @ shares).sum())
-        log_value = total + math.log(mass)
-        two = math.exp(min(self._log_two - log_value, 700.0))
-        return Value(log_value, fall / mass, error / mass + two + _SKIPPED)
+        values = [contour.value(epsilon) for contour in self._contours]
+        log_value = float(np.logaddexp.reduce([value.log_value for value in values]))
+        bounds = [chernoff(part, c, epsilon) for part, c in self._skipped]
+        slope = error = 0.0
+        for value in values:
+            share = math.exp(value.log_value - log_value)
+            slope, error = slope + share * value.slope, error + share * value.error
+        for bound in (self._log_two, *bounds):
+            error += math.exp(min(bound - log_value, 700.0))
+        return Value(log_value, slope, error)
 
 
-class _Rest:
-    """delta of all releases but one of phase i, by contours that are kept."""
-
-    def __init__(self, without: WithoutFar, i: int) -> None:
-        phases = [
-            (loss, n - (j == i)) for j, (loss, n) in enumerate(without.body.phases)
-        ]
-        self._rest = Composition([(loss, n) for loss, n in phases if n > 0])
-        if not self._rest.phases:
-            raise ContourDoesNotConverge
-        self._deviation = deviation(self._rest)
-        self._mass = self._rest.real(0.0)[0]
-        self._order = 0.5 * _FAR / self._deviation
-        undone = max(without.reverse.real(self._order)[0], 0.0)
-        self._log_undone = undone + log_kappa(self._order)
-        # Left out of the cumulant, or impossible under P.
-        self._aside = without.reverse_jumps + without.reverse_infinite
-        self._contours: list[Contour] = []
-        self._centres: list[float] = []  # the epsilons they were made for, increasing
-        self._size = 0
-
-    def values(self, epsilons: Array) -> tuple[Array, Array, Array]:
-        """Log delta, slope and error at each epsilon."""
-        found = np.array([self.value(float(epsilon)) for epsilon in epsilons])
-        return found[:, 0], found[:, 1], found[:, 2]
-
-    def value(self, epsilon: float) -> Value:
-        if epsilon < -_FAR * self._deviation:
-            return self._certain(epsilon)
-        near = bisect.bisect(self._centres, epsilon)
-        for i in range(max(near - 1, 0), min(near + 1, len(self._contours))):
-            try:
-                value = self._contours[i].value(epsilon)
-            except ContourDoesNotConverge:
-                continue
-            own = abs(self._centres[i] - epsilon) < 1e-3 * self._deviation
-            if value.error < _NODE_ERROR or own:
-                return value
-        saddle = saddle_for_epsilon(self._rest, epsilon)
-        contour = Contour(self._rest, saddle)
-        self._size += contour.size
-        if self._size > _MOST_NODES:
-            raise ContourDoesNotConverge
-        value = contour.value(epsilon)
-        if value.error > _NODE_ERROR:
-            contour = Contour(self._rest, saddle._replace(log_delta=value.log_value))
-            value = contour.value(epsilon)
-        self._centres.insert(near, epsilon)
-        self._contours.insert(near, contour)
-        return value
-
-    def _certain(self, epsilon: float) -> Value:
-        """Where the sum is above epsilon but for a negligible probability.
-
-        The mass under P less exp(epsilon) times that under Q, which is at most 1;
-        how much the positive part adds is E_P[(exp(epsilon - sum L) - 1)_+].
-        """
-        scale = math.exp(epsilon)
-        low = math.exp(self._mass) - scale
-        undone = math.exp(min(0.0, (self._order + 1.0) * epsilon + self._log_undone))
-        width = undone + scale * self._aside - math.expm1(self._mass)
-        return Value(math.log(low), -scale / low, width / low)
+def one_jump_epsilon(
+    composition: Composition, threshold: float, log_delta: float
+) -> float:
+    """A rough epsilon at which delta is the given one."""
+    body = WithoutFar(composition, threshold).body
+    parts: tuple[Cumulant, ...] = (body, WithOneJump(body))
+    return max(saddle_for_delta(part, log_delta).epsilon for part in parts)
