@@ -5,6 +5,7 @@ integrand decays within 4000 nodes (some tens of steps, or any Gaussian part, su
 and its own error is small; else the grid does.
 """
 
+import contextlib
 import math
 from collections.abc import Callable
 
@@ -20,7 +21,6 @@ from keras_gdp.accounting.exact.moments import Array, QuadratureTooLargeError
 from keras_gdp.accounting.exact.one_jump import (
     OneJump,
     one_jump_epsilon,
-    one_jump_threshold,
 )
 from keras_gdp.accounting.exact.readings import Grids, Reading, contour_at
 from keras_gdp.accounting.exact.release import log_delta_of_one
@@ -166,28 +166,20 @@ def _epsilon_bounds(
         return _invert_closed_form(composition, target)
     rough = saddle_for_delta(composition, target).epsilon
 
-    def plain(epsilon: float) -> Reading | None:
+    def plain(epsilon: float) -> Reading:
         saddle = saddle_for_epsilon(composition, epsilon)
         return refined_contour(composition, saddle._replace(log_delta=target))
 
+    def with_jump(epsilon: float) -> Reading:
+        return OneJump(composition, target, epsilon)
+
     found, error = _invert(plain, target, rough)
-    threshold = None
     if error > GOOD_ERROR:
-        threshold = one_jump_threshold(composition, target)
-    if threshold is not None:
-        jump = threshold
-
-        def with_jump(epsilon: float) -> Reading | None:
-            try:
-                return OneJump(composition, jump, epsilon)
-            except ContourDoesNotConverge:
-                return None
-
-        # Far jumps lead the rough epsilon of the whole astray.
-        rough = one_jump_epsilon(composition, threshold, target)
-        better, other = _invert(with_jump, target, rough)
-        if other < error:
-            found, error = better, other
+        with contextlib.suppress(ContourDoesNotConverge):
+            start = one_jump_epsilon(composition, target)
+            better, other = _invert(with_jump, target, start)
+            if other < error:
+                found, error = better, other
     if error <= _tolerated(composition):
         return found
     if composition.steps > _MOST_GRID_STEPS:
@@ -196,7 +188,7 @@ def _epsilon_bounds(
 
 
 def _invert(
-    read: Callable[[float], Reading | None], target: float, start: float
+    read: Callable[[float], Reading], target: float, start: float
 ) -> tuple[Bounds, float]:
     """Newton's iteration on readings, renewed if epsilon leaves their range.
 
@@ -206,8 +198,9 @@ def _invert(
     epsilon, left, right = max(start, 0.0), 0.0, math.inf
     nothing = (0.0, math.inf), math.inf
     for _ in range(_TRIES):
-        reading = read(epsilon)
-        if reading is None:
+        try:
+            reading = read(epsilon)
+        except ContourDoesNotConverge:
             return nothing
         try:
             for trial in range(12):

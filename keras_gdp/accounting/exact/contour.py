@@ -153,15 +153,12 @@ class Contour:
         return Value(log_value, -slope / total, error)
 
 
-def refined_contour(composition: Cumulant, saddle: Saddle) -> Contour | None:
-    """The contour, made again if the rough log delta misled it; None without one."""
-    try:
-        found = Contour(composition, saddle)
-        value, _, error = found.value(saddle.epsilon)
-        if GOOD_ERROR < error < _POOR_ERROR:
-            better = Contour(composition, saddle._replace(log_delta=value))
-            if better.value(saddle.epsilon).error < error:
-                return better
-    except ContourDoesNotConverge:
-        return None
+def refined_contour(composition: Cumulant, saddle: Saddle) -> Contour:
+    """The contour, made again if the rough log delta misled it."""
+    found = Contour(composition, saddle)
+    value, _, error = found.value(saddle.epsilon)
+    if GOOD_ERROR < error < _POOR_ERROR:
+        better = Contour(composition, saddle._replace(log_delta=value))
+        if better.value(saddle.epsilon).error < error:
+            return better
     return found

@@ -12,8 +12,8 @@ from keras_gdp.accounting.exact.moments import (
     QuadratureTooLargeError,
 )
 from keras_gdp.accounting.exact.privacy_loss import (
+    Jump,
     Loss,
-    Quadrature,
     QuadratureLoss,
     laplace_mass,
     normal_mass,
@@ -62,7 +62,7 @@ class MixtureLoss(QuadratureLoss):
         self.fade = fade
         if fade is not None:
             self.lost = (self._faded(p), self._faded(q))
-            self.far = FarOutcomes(self, -math.inf)
+            self.far = FarOutcomes(self)
         if noise == "laplace":
             self.max_loss = float(self.loss(np.array([self._a + 1.0]))[0])
         elif self._a == 0.0:  # Q alone is shifted: far right only its weight at 0
@@ -75,14 +75,19 @@ class MixtureLoss(QuadratureLoss):
         if self.noise == "laplace" or self.max_loss <= threshold:
             return self
         if threshold not in self._without:
-            centre = float(self.locate(np.array([threshold]))[0][0])
-            if not math.isfinite(centre):
+            fade = self.fade_at(threshold)
+            if fade is None:
                 return self
-            fade = (centre, fade_width(centre))
             if len(self._without) >= _KEPT:
                 self._without.clear()
             self._without[threshold] = MixtureLoss(self.p, self.q, self.noise, fade)
         return self._without[threshold]
+
+    def fade_at(self, threshold: float) -> tuple[float, float] | None:
+        """The fade around a loss, None if no outcome has it."""
+        centre = float(self.locate(np.array([threshold]))[0][0])
+        # Narrow against the decay of the normal density there.
+        return (centre, 0.6 / (max(centre, 0.0) + 2.0)) if centre < math.inf else None
 
     def _faded(self, parts: list[tuple[float, float]]) -> float:
         """Mass that the fade leaves out of a mixture."""
@@ -318,14 +323,12 @@ class UniformLoss(QuadratureLoss):
         self.atom = (1.0 - p) * math.erf(mu / 2.0 / math.sqrt(2.0))
         super().__init__()
         if fade is not None:
-            self.far = FarOutcomes(self._pair, self._start)
+            self.far = FarOutcomes(self._pair)
 
     def without_far(self, threshold: float) -> Loss:
         if threshold not in self._without:
-            pair = MixtureLoss(self._pair.p, self._pair.q)
-            centre = float(pair.locate(np.array([threshold]))[0][0])
-            fade = (centre, fade_width(centre))
-            if not self._start + 14.0 * fade[1] < centre < math.inf:
+            fade = self._pair.fade_at(threshold)
+            if fade is None or fade[0] < self._start + 14.0 * fade[1]:
                 return self  # the fade would reach the atom
             if len(self._without) >= _KEPT:
                 self._without.clear()
@@ -382,37 +385,49 @@ class UniformLoss(QuadratureLoss):
         return p, q, max(miss, mirrored_miss)
 
 
-class FarOutcomes(Quadrature):
+class FarOutcomes(Jump):
     """What a fade leaves out of a mixture: the cumulant of a rare far jump.
 
     Args:
         pair: The faded mixture of Gaussian noise.
-        start: Outcomes below it do not exist.
+        end: A fade further out, beyond which outcomes are not counted; None: all are.
     """
 
-    def __init__(self, pair: MixtureLoss, start: float) -> None:
+    def __init__(
+        self, pair: MixtureLoss, end: tuple[float, float] | None = None
+    ) -> None:
         super().__init__()
-        self._pair, self._start = pair, start
-        self._centre, self._width = pair.fade or (math.inf, 1.0)
+        self._pair, self._end = pair, end
+        self._below: dict[float, FarOutcomes] = {}
+
+    def below(self, threshold: float) -> "FarOutcomes":
+        if threshold not in self._below:
+            end = self._pair.fade_at(threshold)
+            self._below[threshold] = FarOutcomes(self._pair, end)
+        return self._below[threshold]
 
     def _build(self, t: float, frequency: float) -> Measure:
         from scipy.special import log_ndtr
 
         pair, step = self._pair, self._pair.trapezoid(t, frequency)
-        low = max(self._centre - 13.0 * self._width, self._start)
-        high = max(self._centre, pair.farthest(t)) + 14.0
+        centre, width = pair.fade or (math.inf, 1.0)
+        low, high = centre - 13.0 * width, max(centre, pair.farthest(t)) + 14.0
+        if self._end is not None:
+            high = min(high, self._end[0] + 13.0 * self._end[1])
         if (high - low) / step > 3e5:
             raise QuadratureTooLargeError
         x = np.arange(low, high, step)
         log_q, _, loss = pair.ratio(x)
         log_q += pair.log_noise(x) + math.log(step)
-        log_q += np.asarray(log_ndtr((x - self._centre) / self._width))
-        return Measure(log_q, loss)
-
-
-def fade_width(centre: float) -> float:
-    """Width of a fade: narrow against the decay of the normal density there."""
-    return 0.6 / (max(centre, 0.0) + 2.0)
+        begun = (x - centre) / width
+        log_far = np.asarray(log_ndtr(begun))
+        if self._end is not None:
+            ended = (x - self._end[0]) / self._end[1]
+            late = ended > 0.0  # there the difference of the complements is exact
+            log_far = np.where(late, log_ndtr(-ended), log_far)
+            less = np.where(late, log_ndtr(-begun), log_ndtr(ended)) - log_far
+            log_far += np.log(-np.expm1(np.minimum(less, -1e-300)))
+        return Measure(log_q + log_far, loss)
 
 
 def _panels(cuts: Array) -> tuple[Array, Array]:

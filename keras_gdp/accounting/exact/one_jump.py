@@ -18,12 +18,14 @@ point of its own. Two jumps or more are at most half the square of the expected 
 of jumps, which is how low the threshold between the two may be.
 """
 
+import itertools
 import math
 
 import numpy as np
 
 from keras_gdp.accounting.exact.composition import Composition, Cumulant
 from keras_gdp.accounting.exact.contour import (
+    GOOD_ERROR,
     Contour,
     ContourDoesNotConverge,
     Value,
@@ -31,35 +33,75 @@ from keras_gdp.accounting.exact.contour import (
 )
 from keras_gdp.accounting.exact.far_jumps import WithoutFar, deviation
 from keras_gdp.accounting.exact.moments import Array, ComplexArray
+from keras_gdp.accounting.exact.privacy_loss import Jump, Loss
 from keras_gdp.accounting.exact.saddle import (
-    Saddle,
     chernoff,
     saddle_for_delta,
     saddle_for_epsilon,
 )
 
-__all__ = ["OneJump", "one_jump_epsilon", "one_jump_threshold"]
+__all__ = ["OneJump", "one_jump_epsilon"]
 
-_RUNGS = 96
+_RUNGS, _OCTAVE = 192, 16
 _TWO_JUMPS = 24.0  # their probability is exp(-24) of delta
 _SKIPPED = -27.0  # log of the share of delta that is not computed but bounded
+_BAND = 4.0  # over which log of the probability of a jump falls
+
+_Jumps = list[tuple[int, Loss, Jump]]  # releases, without and with the jump
 
 
-def one_jump_threshold(composition: Composition, log_delta: float) -> float | None:
-    """The lowest threshold at which two jumps do not matter, None if there is none.
+def _ladder(composition: Composition) -> tuple[Array, Array]:
+    """Thresholds, and the expected number of jumps beyond each.
 
-    Thresholds are from one geometric ladder, so that neighbouring queries share them.
+    They are from one geometric ladder, so that neighbouring queries share them.
     """
-    target = math.exp(max(0.5 * (log_delta + math.log(2.0) - _TWO_JUMPS), -700.0))
-    rung = math.floor(8.0 * math.log2(max(deviation(composition), 1e-12)))
-    ladder = 2.0 ** (np.arange(rung, rung + _RUNGS) / 8.0)
+    rung = math.floor(_OCTAVE * math.log2(max(deviation(composition), 1e-12)))
+    ladder = 2.0 ** (np.arange(rung, rung + _RUNGS) / _OCTAVE)
     jumps = np.zeros(_RUNGS)
     for loss, n in composition.phases:
         if loss.without_far(float(ladder[-1])) is not loss or loss.max_loss == math.inf:
             masses = loss.masses(ladder)[0][1:]
             jumps += n * np.cumsum(masses[::-1])[::-1]
-    rare = np.flatnonzero((jumps < target) & (jumps > 0.0))
-    return float(ladder[rare[0]]) if rare.size else None
+    return ladder, jumps
+
+
+def _without_jumps(composition: Composition, log_delta: float) -> WithoutFar:
+    """Split at the lowest threshold at which two jumps do not matter."""
+    ladder, jumps = _ladder(composition)
+    target = math.exp(max(0.5 * (log_delta + math.log(2.0) - _TWO_JUMPS), -700.0))
+    for i in np.flatnonzero((jumps < target) & (jumps > 0.0))[:1].tolist():
+        without = WithoutFar(composition, float(ladder[i]))
+        if without.changes:
+            return without
+    raise ContourDoesNotConverge
+
+
+def _jumps(without: WithoutFar) -> _Jumps:
+    phases = without.body.phases
+    return [(n, loss, loss.far) for loss, n in phases if loss.far is not None]
+
+
+def _bands(without: WithoutFar, log_delta: float) -> list[_Jumps]:
+    """Jumps by size, those of a band about equally likely; negligible ones last."""
+    ladder, jumps = _ladder(without.composition)
+    cuts, log_jumps = [without.threshold], without.log_jumps
+    for threshold, mass in zip(ladder.tolist(), jumps.tolist(), strict=True):
+        if not mass > 0.0 or log_jumps < log_delta + _SKIPPED:
+            break
+        if threshold > cuts[-1] and math.log(mass) < log_jumps - _BAND:
+            cuts.append(threshold)
+            log_jumps = math.log(mass)
+    bands = []
+    for low, high in itertools.pairwise([*cuts, math.inf]):
+        band = []
+        for (whole, n), (loss, _) in zip(
+            without.composition.phases, without.body.phases, strict=True
+        ):
+            jump = whole.without_far(low).far
+            if jump is not None:
+                band.append((n, loss, jump.below(high) if high < math.inf else jump))
+        bands.append(band)
+    return bands
 
 
 class WithOneJump:
@@ -67,25 +109,22 @@ class WithOneJump:
 
     Args:
         body: The composition without far jumps.
+        jumps: The jumps that count.
     """
 
     smooth = True
 
-    def __init__(self, body: Composition) -> None:
-        self._body = body
-        self._jumps = [
-            (math.log(n), loss, loss.far)
-            for loss, n in body.phases
-            if loss.far is not None
-        ]
+    def __init__(self, body: Composition, jumps: _Jumps) -> None:
+        self._body, self._jumps = body, jumps
+        self._log_counts = np.log([n for n, _, _ in jumps])
         self.largest_order = body.largest_order
 
     def real(self, s: float) -> tuple[float, float, float]:
         """K_1, K_1', K_1'' at real s."""
         rows = np.array(
-            [np.subtract(far.real(s), loss.real(s)) for _, loss, far in self._jumps]
+            [np.subtract(jump.real(s), loss.real(s)) for _, loss, jump in self._jumps]
         )
-        logs = rows[:, 0] + [log_n for log_n, _, _ in self._jumps]
+        logs = rows[:, 0] + self._log_counts
         log_odds = float(np.logaddexp.reduce(logs))
         share = np.exp(logs - log_odds)
         mean = float(share @ rows[:, 1])
@@ -100,16 +139,16 @@ class WithOneJump:
         total, decay = self._body.line(c, step, start, count)
         log_odds = self.real(c)[0] - self._body.real(c)[0]
         odds = np.zeros(count, dtype=np.complex128)
-        for log_n, loss, far in self._jumps:
-            change = far.line(c, step, start, count)
+        for n, loss, jump in self._jumps:
+            change = jump.line(c, step, start, count)
             change -= loss.line(c, step, start, count)
-            odds += np.exp(change + (log_n - log_odds))
+            odds += n * np.exp(change - log_odds)
         decay = np.minimum(decay * np.abs(odds), 1.0)
         return total + log_odds + np.log(odds + 1e-300), decay
 
     def rounding(self, s: float) -> float:
         """Rough size of the rounding error of K_1 at real s."""
-        changes = [loss.rounding(s) + far.rounding(s) for _, loss, far in self._jumps]
+        changes = [loss.rounding(s) + jump.rounding(s) for _, loss, jump in self._jumps]
         return self._body.rounding(s) + max(changes)
 
 
@@ -118,37 +157,54 @@ class OneJump:
 
     Args:
         composition: One direction of a composition.
-        threshold: Losses above it are jumps.
+        log_delta: A rough log of delta there.
         epsilon: Where delta will be read.
 
     Raises:
-        ContourDoesNotConverge: If a part has no contour.
+        ContourDoesNotConverge: If a part has no contour, or two jumps always matter.
     """
 
     def __init__(
-        self, composition: Composition, threshold: float, epsilon: float
+        self, composition: Composition, log_delta: float, epsilon: float
     ) -> None:
-        without = WithoutFar(composition, threshold)
-        if not without.changes:
-            raise ContourDoesNotConverge
+        without = _without_jumps(composition, log_delta)
         self._log_two = 2.0 * without.log_jumps - math.log(2.0)
+        body = without.body
+        bands = _bands(without, log_delta)
+        made: dict[Cumulant, Contour] = {}
+        # One saddle point suits jumps of all sizes only if they get rarer fast enough.
+        for jumps in ([_jumps(without)], bands):
+            parts: list[Cumulant] = [body, *(WithOneJump(body, one) for one in jumps)]
+            try:
+                self._read(parts, epsilon, made)
+            except ContourDoesNotConverge:
+                if jumps is bands:
+                    raise
+            else:
+                if self.value(epsilon).error <= GOOD_ERROR:
+                    break
+
+    def _read(
+        self, parts: list[Cumulant], epsilon: float, made: dict[Cumulant, Contour]
+    ) -> None:
+        """Contours for all parts that can matter, the likely largest first."""
+        saddles = [saddle_for_epsilon(part, epsilon) for part in parts]
+        bounds = [
+            chernoff(part, saddle.c, epsilon)
+            for part, saddle in zip(parts, saddles, strict=True)
+        ]
         self._contours: list[Contour] = []
         self._skipped: list[tuple[Cumulant, float]] = []
-        parts: list[tuple[float, Cumulant, Saddle]] = []
-        both: tuple[Cumulant, ...] = (without.body, WithOneJump(without.body))
-        for part in both:
-            saddle = saddle_for_epsilon(part, epsilon)
-            parts.append((chernoff(part, saddle.c, epsilon), part, saddle))
         largest = -math.inf
-        for bound, part, saddle in sorted(parts, key=lambda row: -row[0]):
-            if bound < largest + _SKIPPED:
-                self._skipped.append((part, saddle.c))
+        for i in np.argsort(bounds)[::-1].tolist():
+            part = parts[i]
+            if bounds[i] < largest + _SKIPPED:
+                self._skipped.append((part, saddles[i].c))
                 continue
-            contour = refined_contour(part, saddle)
-            if contour is None:
-                raise ContourDoesNotConverge
-            self._contours.append(contour)
-            largest = max(largest, contour.value(epsilon).log_value)
+            if part not in made:
+                made[part] = refined_contour(part, saddles[i])
+            self._contours.append(made[part])
+            largest = max(largest, made[part].value(epsilon).log_value)
 
     def value(self, epsilon: float) -> Value:
         """Log delta, its slope, and its relative error."""
@@ -164,10 +220,8 @@ class OneJump:
         return Value(log_value, slope, error)
 
 
-def one_jump_epsilon(
-    composition: Composition, threshold: float, log_delta: float
-) -> float:
-    """A rough epsilon at which delta is the given one."""
-    body = WithoutFar(composition, threshold).body
-    parts: tuple[Cumulant, ...] = (body, WithOneJump(body))
+def one_jump_epsilon(composition: Composition, log_delta: float) -> float:
+    """A rough epsilon at which delta is the given one, where far jumps mislead K."""
+    without = _without_jumps(composition, log_delta)
+    parts: list[Cumulant] = [without.body, WithOneJump(without.body, _jumps(without))]
     return max(saddle_for_delta(part, log_delta).epsilon for part in parts)

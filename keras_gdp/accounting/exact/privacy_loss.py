@@ -35,7 +35,7 @@ class Loss(ABC):
     max_loss: float = math.inf  # largest finite value of L
     largest_order: float = math.inf  # up to which s the cumulant can be computed
     lost: tuple[float, float] = (0.0, 0.0)  # masses under P and Q that were left out
-    far: "Quadrature | None" = None  # the cumulant of what was left out
+    far: "Jump | None" = None  # what was left out
 
     @abstractmethod
     def line(self, c: float, step: float, start: int, count: int) -> ComplexArray:
@@ -133,6 +133,14 @@ class Quadrature(ABC):
     def rounding(self, s: float) -> float:
         """Rough size of the rounding error of K(s)."""
         return self.nodes(1.0 + s, 1.0).rounding(s)
+
+
+class Jump(Quadrature):
+    """The cumulant of far outcomes, E_P[exp(s L)] over them alone."""
+
+    @abstractmethod
+    def below(self, threshold: float) -> "Jump":
+        """Those of them with losses up to about a threshold."""
 
 
 class QuadratureLoss(Quadrature, Loss):

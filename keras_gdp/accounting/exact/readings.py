@@ -1,5 +1,6 @@
 """Ways to read delta near an epsilon: contours, and grids where none will do."""
 
+import contextlib
 import functools
 import math
 from typing import Protocol
@@ -14,7 +15,7 @@ from keras_gdp.accounting.exact.contour import (
 from keras_gdp.accounting.exact.far_jumps import without_far
 from keras_gdp.accounting.exact.grid import GridSum
 from keras_gdp.accounting.exact.moments import QuadratureTooLargeError
-from keras_gdp.accounting.exact.one_jump import OneJump, one_jump_threshold
+from keras_gdp.accounting.exact.one_jump import OneJump
 from keras_gdp.accounting.exact.saddle import saddle_for_epsilon
 
 __all__ = ["Grids", "Reading", "contour_at"]
@@ -36,29 +37,24 @@ class Reading(Protocol):
 
 def contour_at(composition: Composition, epsilon: float) -> Reading | None:
     """The contour, or sum of contours, with the smallest error; None if none is."""
-    best: Reading | None
+    best: Reading | None = None
     saddle = saddle_for_epsilon(composition, epsilon)
-    best = refined_contour(composition, saddle)
     log_delta, least = saddle.log_delta, math.inf
-    if best is not None:
+    with contextlib.suppress(ContourDoesNotConverge):
+        best = refined_contour(composition, saddle)
         value, _, least = best.value(epsilon)
         log_delta = value if least < 1.0 else log_delta
-    for _ in range(_LOOKS):
-        if least <= GOOD_ERROR:
-            break
-        threshold = one_jump_threshold(composition, log_delta)
-        if threshold is None:
-            break
-        try:
-            found = OneJump(composition, threshold, epsilon)
+    with contextlib.suppress(ContourDoesNotConverge, QuadratureTooLargeError):
+        for _ in range(_LOOKS):
+            if least <= GOOD_ERROR:
+                break
+            found = OneJump(composition, log_delta, epsilon)
             value, _, error = found.value(epsilon)
-        except (ContourDoesNotConverge, QuadratureTooLargeError):
-            break
-        if error < least:
-            best, least = found, error
-        if abs(value - log_delta) < 1.0:
-            break
-        log_delta = value
+            if error < least:
+                best, least = found, error
+            if abs(value - log_delta) < 1.0:
+                break
+            log_delta = value
     return best
 
 
