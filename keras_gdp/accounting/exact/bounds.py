@@ -205,6 +205,8 @@ def _invert(
         try:
             for trial in range(12):
                 value, slope, error = reading.value(epsilon)
+                if error > _HUGE_CONTOUR_ERROR and abs(target - value) < 1.0:
+                    return nothing
                 if trial == 0 and error < 0.5:
                     left, right = (
                         (epsilon, right) if value > target else (left, epsilon)

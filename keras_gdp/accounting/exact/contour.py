@@ -28,11 +28,12 @@ GOOD_ERROR = 5e-10  # relative, of delta: better is not looked for
 _POOR_ERROR = 1e-2
 
 _TOLERANCE = 1e-13
-_MAX_NODES, _MANY = 4000, 600
+_MAX_NODES, _MANY = 30000, 600
 _IMAGES = (1.03, 1.07, 1.15, 1.3, 1.6, 2.0, 2.7, 4.0)
 _ABSCISSAS = (0.97, 0.93, 0.88, 0.8, 0.7, 0.6, 0.5, 0.4, 0.3)
 _DETOUR = 3.0
-_SPARE = 6.0  # logarithm of the accuracy that a smaller abscissa may cost
+_SPARE = 6.0  # logarithm of the accuracy that a smaller abscissa may cost,
+_AMPLIFIED = 1e-10  # and what rounding may become by it
 
 
 class ContourDoesNotConverge(Exception):
@@ -62,15 +63,17 @@ class Contour:
         if not composition.smooth:
             raise ContourDoesNotConverge  # atoms only: the integrand returns for ever
         self._composition = composition
+        self._mass = min(composition.real(0.0)[0], 0.0)
         budget = math.log(_TOLERANCE) + saddle.log_delta - 1.0
         lines = [self._line_at(saddle.c, saddle.epsilon, budget)]
         if lines[0][0] * saddle.c > -_DETOUR * budget:
             # Far jumps rule K just right of the saddle: images die out sooner from a
             # smaller abscissa, which costs only digits that are not needed.
             least = lines[0][2] - saddle.c * saddle.epsilon
+            spare = math.log(_AMPLIFIED / composition.rounding(saddle.c))
             for factor in _ABSCISSAS:
                 line = self._line_at(factor * saddle.c, saddle.epsilon, budget)
-                if line[2] - line[1] * saddle.epsilon - least > _SPARE:
+                if line[2] - line[1] * saddle.epsilon - least > min(spare, _SPARE):
                     break
                 lines.append(line)
         spacing, c, self._k, self._far = min(lines)
@@ -92,7 +95,7 @@ class Contour:
             (value - other * epsilon + log_kappa(other) - budget) / (other - c)
             for other, value in far
         )
-        return max(-budget / c, right), c, k, far
+        return max((self._mass - budget) / c, right), c, k, far
 
     def _collect(self) -> None:
         """Evaluates the integrand in blocks until its remainder is negligible."""
@@ -144,7 +147,7 @@ class Contour:
             k - other * epsilon + log_kappa(other) + (c - other) * self._spacing
             for other, k in self._far
         )
-        images = math.exp(min(0.0, -c * self._spacing - log_value))
+        images = math.exp(min(0.0, self._mass - c * self._spacing - log_value))
         images += math.exp(min(0.0, right - log_value))
         error = 2.0 * images  # the further images shrink geometrically
         error += self._remainder / (total * self._step)

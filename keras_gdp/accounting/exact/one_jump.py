@@ -40,7 +40,7 @@ from keras_gdp.accounting.exact.saddle import (
     saddle_for_epsilon,
 )
 
-__all__ = ["OneJump", "one_jump_epsilon"]
+__all__ = ["OneJump", "one_jump_epsilon", "one_jump_log_delta"]
 
 _RUNGS, _OCTAVE = 192, 16
 _TWO_JUMPS = 24.0  # their probability is exp(-24) of delta
@@ -202,7 +202,11 @@ class OneJump:
                 self._skipped.append((part, saddles[i].c))
                 continue
             if part not in made:
-                made[part] = refined_contour(part, saddles[i])
+                saddle = saddles[i]
+                if saddle.log_delta > largest - 5.0:
+                    made[part] = refined_contour(part, saddle)
+                else:  # it need not be more accurate than the sum
+                    made[part] = Contour(part, saddle._replace(log_delta=largest))
             self._contours.append(made[part])
             largest = max(largest, made[part].value(epsilon).log_value)
 
@@ -221,7 +225,17 @@ class OneJump:
 
 
 def one_jump_epsilon(composition: Composition, log_delta: float) -> float:
-    """A rough epsilon at which delta is the given one, where far jumps mislead K."""
-    without = _without_jumps(composition, log_delta)
-    parts: list[Cumulant] = [without.body, WithOneJump(without.body, _jumps(without))]
-    return max(saddle_for_delta(part, log_delta).epsilon for part in parts)
+    """A rough epsilon for a delta, where far jumps lead saddle points astray."""
+    ladder, jumps = _ladder(composition)
+    body = _without_jumps(composition, log_delta).body
+    alone = float(ladder[int(np.count_nonzero(jumps > math.exp(log_delta))) - 1])
+    return max(alone, saddle_for_delta(body, log_delta).epsilon)
+
+
+def one_jump_log_delta(composition: Composition, epsilon: float) -> float:
+    """A rough log delta, where far jumps lead saddle points astray."""
+    ladder, jumps = _ladder(composition)
+    i = min(int(np.searchsorted(ladder, epsilon)), _RUNGS - 1)
+    alone = math.log(jumps[i]) if jumps[i] > 0.0 else -math.inf
+    body = WithoutFar(composition, float(ladder[i])).body
+    return max(alone, saddle_for_epsilon(body, epsilon).log_delta)

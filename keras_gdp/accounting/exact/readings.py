@@ -15,7 +15,7 @@ from keras_gdp.accounting.exact.contour import (
 from keras_gdp.accounting.exact.far_jumps import without_far
 from keras_gdp.accounting.exact.grid import GridSum
 from keras_gdp.accounting.exact.moments import QuadratureTooLargeError
-from keras_gdp.accounting.exact.one_jump import OneJump
+from keras_gdp.accounting.exact.one_jump import OneJump, one_jump_log_delta
 from keras_gdp.accounting.exact.saddle import saddle_for_epsilon
 
 __all__ = ["Grids", "Reading", "contour_at"]
@@ -39,12 +39,13 @@ def contour_at(composition: Composition, epsilon: float) -> Reading | None:
     """The contour, or sum of contours, with the smallest error; None if none is."""
     best: Reading | None = None
     saddle = saddle_for_epsilon(composition, epsilon)
-    log_delta, least = saddle.log_delta, math.inf
+    log_delta, least = -math.inf, math.inf
     with contextlib.suppress(ContourDoesNotConverge):
         best = refined_contour(composition, saddle)
-        value, _, least = best.value(epsilon)
-        log_delta = value if least < 1.0 else log_delta
+        log_delta, _, least = best.value(epsilon)
     with contextlib.suppress(ContourDoesNotConverge, QuadratureTooLargeError):
+        if least > 0.1:  # far jumps lead the saddle point astray
+            log_delta = one_jump_log_delta(composition, epsilon)
         for _ in range(_LOOKS):
             if least <= GOOD_ERROR:
                 break
