@@ -173,13 +173,15 @@ def _epsilon_bounds(
     def with_jump(epsilon: float) -> Reading:
         return OneJump(composition, target, epsilon)
 
-    found, error = _invert(plain, target, rough)
+    found, error = _invert(plain, target, rough, GOOD_ERROR)
     if error > GOOD_ERROR:
         with contextlib.suppress(ContourDoesNotConverge):
             start = one_jump_epsilon(composition, target)
-            better, other = _invert(with_jump, target, start)
+            better, other = _invert(with_jump, target, start, _HUGE_CONTOUR_ERROR)
             if other < error:
                 found, error = better, other
+    if error > _tolerated(composition):
+        found, error = _invert(plain, target, rough, _HUGE_CONTOUR_ERROR)
     if error <= _tolerated(composition):
         return found
     if composition.steps > _MOST_GRID_STEPS:
@@ -188,7 +190,7 @@ def _epsilon_bounds(
 
 
 def _invert(
-    read: Callable[[float], Reading], target: float, start: float
+    read: Callable[[float], Reading], target: float, start: float, tolerated: float
 ) -> tuple[Bounds, float]:
     """Newton's iteration on readings, renewed if epsilon leaves their range.
 
@@ -205,7 +207,7 @@ def _invert(
         try:
             for trial in range(12):
                 value, slope, error = reading.value(epsilon)
-                if error > _HUGE_CONTOUR_ERROR and abs(target - value) < 1.0:
+                if error > tolerated and abs(target - value) < 1.0:
                     return nothing
                 if trial == 0 and error < 0.5:
                     left, right = (
@@ -219,7 +221,7 @@ def _invert(
                 if settled or error > _CONTOUR_ERROR or abs(target - value) > 3.0:
                     break
             value, slope, error = reading.value(epsilon)
-            if error < _HUGE_CONTOUR_ERROR and abs(target - value) < 1e-7 + 0.1 * error:
+            if error <= tolerated and abs(target - value) < 1e-7 + 0.1 * error:
                 margin = (1.01 * error + (target - value) ** 2) / -slope
                 centre = epsilon + (target - value) / slope
                 return (max(0.0, centre - margin), max(0.0, centre + margin)), error

@@ -33,7 +33,7 @@ _IMAGES = (1.03, 1.07, 1.15, 1.3, 1.6, 2.0, 2.7, 4.0)
 _ABSCISSAS = (0.97, 0.93, 0.88, 0.8, 0.7, 0.6, 0.5, 0.4, 0.3)
 _DETOUR = 3.0
 _SPARE = 6.0  # logarithm of the accuracy that a smaller abscissa may cost,
-_AMPLIFIED = 1e-10  # and what rounding may become by it
+_AMPLIFIED = 3e-11  # and what rounding may become by it
 
 
 class ContourDoesNotConverge(Exception):
@@ -160,7 +160,8 @@ def refined_contour(composition: Cumulant, saddle: Saddle) -> Contour:
     """The contour, made again if the rough log delta misled it."""
     found = Contour(composition, saddle)
     value, _, error = found.value(saddle.epsilon)
-    if GOOD_ERROR < error < _POOR_ERROR:
+    misled = abs(value - saddle.log_delta) > 0.5
+    if misled and GOOD_ERROR < error < _POOR_ERROR:
         better = Contour(composition, saddle._replace(log_delta=value))
         if better.value(saddle.epsilon).error < error:
             return better

@@ -23,6 +23,7 @@ ComplexArray = NDArray[np.complex128]
 _TERMS = 20
 _SMALL_U = 0.05
 _SMALL_TU = 0.5
+_UNIT = 2.0**-53
 
 
 class QuadratureTooLargeError(Exception):
@@ -69,8 +70,8 @@ class Measure:
     def rounding(self, s: float) -> float:
         """Rough size of the rounding error of K at real s."""
         _, weight = self._tilted(s)
-        size = 1.0 + np.abs((1.0 + s) * self._loss) + 0.1 * np.abs(self._log_q)
-        return 1e-14 * float(weight @ size) / float(weight.sum())
+        size = _operations(self._log_q, (1.0 + s) * self._loss)
+        return _UNIT * float(weight @ size) / float(weight.sum())
 
 
 class Nodes(Measure):
@@ -166,10 +167,17 @@ class Nodes(Measure):
         if split == self._size.size:
             return 4e-15 * abs(value)
         loss = self._loss[split:]
-        size = np.exp(self._log_q[split:] + t * loss - value) * (1.0 + np.abs(t * loss))
+        log_q = self._log_q[split:]
+        size = np.exp(log_q + t * loss - value) * _operations(log_q, t * loss)
         rest = self._q[split:] + t * np.abs(self._linear[split:])
-        total = float(size.sum() + math.exp(-value) * rest.sum())
-        return 1e-14 * total + 4e-15 * abs(value)
+        rest *= math.exp(-value) * _operations(log_q, 0.0 * loss)
+        return _UNIT * float(size.sum() + rest.sum()) + 4e-15 * abs(value)
+
+
+def _operations(log_q: Array, exponent: Array) -> Array:
+    """By how many rounding units the exponential of the sum may be off."""
+    # Two operations make log_q of size |log_q|, up to four the exponent.
+    return np.asarray(4.0 + 2.0 * np.abs(log_q) + 4.0 * np.abs(exponent))
 
 
 def _sums(

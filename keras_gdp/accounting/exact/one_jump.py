@@ -228,7 +228,8 @@ def one_jump_epsilon(composition: Composition, log_delta: float) -> float:
     """A rough epsilon for a delta, where far jumps lead saddle points astray."""
     ladder, jumps = _ladder(composition)
     body = _without_jumps(composition, log_delta).body
-    alone = float(ladder[int(np.count_nonzero(jumps > math.exp(log_delta))) - 1])
+    likelier = int(np.count_nonzero(jumps > math.exp(log_delta)))
+    alone = float(ladder[likelier - 1]) if likelier else 0.0
     return max(alone, saddle_for_delta(body, log_delta).epsilon)
 
 
