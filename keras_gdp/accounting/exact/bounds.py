@@ -36,6 +36,7 @@ Bounds = tuple[float, float]
 
 _TINY = 1e-300
 _TRIES = 25  # readings that an inversion may take
+_NEAR = 12.0  # in log delta: an error there will not be better at the target
 _OUT_OF_REACH = (QuadratureTooLargeError, OverflowError)
 _MOST_GRID_STEPS = 10**7  # beyond, a grid's rounding says nothing
 _CURVE_ERROR = 1e-6  # relative, of delta: good enough to draw a curve with
@@ -207,7 +208,7 @@ def _invert(
         try:
             for trial in range(12):
                 value, slope, error = reading.value(epsilon)
-                if error > tolerated and abs(target - value) < 1.0:
+                if error > tolerated and abs(target - value) < _NEAR:
                     return nothing
                 if trial == 0 and error < 0.5:
                     left, right = (

@@ -18,6 +18,7 @@ point of its own. Two jumps or more are at most half the square of the expected 
 of jumps, which is how low the threshold between the two may be.
 """
 
+import contextlib
 import itertools
 import math
 
@@ -45,6 +46,7 @@ __all__ = ["OneJump", "one_jump_epsilon", "one_jump_log_delta"]
 _RUNGS, _OCTAVE = 192, 16
 _TWO_JUMPS = 24.0  # their probability is exp(-24) of delta
 _SKIPPED = -27.0  # log of the share of delta that is not computed but bounded
+_MISLED = 4.0  # logarithm of an estimate over a better one
 _BAND = 4.0  # over which log of the probability of a jump falls
 
 _Jumps = list[tuple[int, Loss, Jump]]  # releases, without and with the jump
@@ -169,20 +171,18 @@ class OneJump:
     ) -> None:
         without = _without_jumps(composition, log_delta)
         self._log_two = 2.0 * without.log_jumps - math.log(2.0)
-        body = without.body
-        bands = _bands(without, log_delta)
-        made: dict[Cumulant, Contour] = {}
-        # One saddle point suits jumps of all sizes only if they get rarer fast enough.
-        for jumps in ([_jumps(without)], bands):
-            parts: list[Cumulant] = [body, *(WithOneJump(body, one) for one in jumps)]
-            try:
-                self._read(parts, epsilon, made)
-            except ContourDoesNotConverge:
-                if jumps is bands:
-                    raise
-            else:
+        body, made = without.body, dict[Cumulant, Contour]()
+        whole: list[Cumulant] = [body, WithOneJump(body, _jumps(without))]
+        # One saddle point suits jumps of all sizes if they get rarer fast enough;
+        # else it lies where exp(K_1 - s epsilon) is far above delta.
+        rough = saddle_for_epsilon(whole[1], epsilon).log_delta
+        if rough < one_jump_log_delta(composition, epsilon) + _MISLED:
+            with contextlib.suppress(ContourDoesNotConverge):
+                self._read(whole, epsilon, made)
                 if self.value(epsilon).error <= GOOD_ERROR:
-                    break
+                    return
+        bands = _bands(without, log_delta)
+        self._read([body, *(WithOneJump(body, band) for band in bands)], epsilon, made)
 
     def _read(
         self, parts: list[Cumulant], epsilon: float, made: dict[Cumulant, Contour]
