@@ -32,6 +32,9 @@ class Cumulant(Protocol):
     def real(self, s: float) -> tuple[float, float, float]:
         """K, K', K'' at real s."""
 
+    def lasting(self, c: float) -> float:
+        """What |exp K| / exp K(c) stays above however far the line goes."""
+
     def rounding(self, s: float) -> float:
         """Rough size of the rounding error of K at real s."""
 
@@ -86,6 +89,14 @@ class Composition:
             if loss.smooth:
                 decay += values.real - n * loss.real(c)[0]
         return total, np.exp(np.minimum(decay, 0.0))
+
+    def lasting(self, c: float) -> float:
+        """What the decay along a line stays above: the share of atoms."""
+        share = 1.0
+        for loss, n in self.phases:
+            if loss.smooth:
+                share *= (loss.atom * math.exp(-loss.real(c)[0])) ** n
+        return share
 
     def rounding(self, s: float) -> float:
         """Rough size of the rounding error of the total K at real s."""

@@ -105,6 +105,9 @@ class Contour:
         start, size = 0, min(max(int(guess), 24), 256)
         taus, values = [], []
         floor = _TOLERANCE / math.sqrt(self.saddle.curvature) / (c * (c + 1.0))
+        least = 2.0 * composition.lasting(c) / (step * _MAX_NODES)
+        if least > floor:
+            raise ContourDoesNotConverge
         while True:
             tau = step * np.arange(start, start + size)
             s = c + 1j * tau

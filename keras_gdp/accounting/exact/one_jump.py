@@ -148,6 +148,10 @@ class WithOneJump:
         decay = np.minimum(decay * np.abs(odds), 1.0)
         return total + log_odds + np.log(odds + 1e-300), decay
 
+    def lasting(self, c: float) -> float:
+        """A jump has no atoms."""
+        return 0.0
+
     def rounding(self, s: float) -> float:
         """Rough size of the rounding error of K_1 at real s."""
         changes = [loss.rounding(s) + jump.rounding(s) for _, loss, jump in self._jumps]

@@ -31,6 +31,7 @@ class Loss(ABC):
     """Privacy loss of one release, from P against Q."""
 
     smooth: bool = True  # False: the loss has atoms, its transform need not decay
+    atom: float = 0.0  # the largest atom of a smooth loss all the same
     infinite_mass: float = 0.0  # P(L = inf)
     max_loss: float = math.inf  # largest finite value of L
     largest_order: float = math.inf  # up to which s the cumulant can be computed
