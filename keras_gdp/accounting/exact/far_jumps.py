@@ -67,7 +67,7 @@ def without_far(composition: Composition, epsilon: float) -> Iterator["WithoutFa
         found = WithoutFar(composition, 2.0 ** (k / 4.0))
         if not found.changes:
             break
-        if all(loss.lost[0] < 0.5 for loss, _ in found.body.phases):
+        if found.rare:
             yield found
     yield WithoutFar(composition, math.inf)
 
@@ -85,6 +85,7 @@ class WithoutFar:
         self.body = _without(composition, threshold)
         jumps = math.fsum(n * loss.lost[0] for loss, n in self.body.phases)
         self.changes = jumps > 0.0
+        self.rare = all(loss.lost[0] < 0.5 for loss, _ in self.body.phases)
         self.log_jumps = math.log(jumps) if self.changes else -math.inf
         self.reverse = _without(composition.reverse, threshold)
         self.reverse_jumps = math.fsum(n * x.lost[0] for x, n in self.reverse.phases)

@@ -73,7 +73,7 @@ def _without_jumps(composition: Composition, log_delta: float) -> WithoutFar:
     target = math.exp(max(0.5 * (log_delta + math.log(2.0) - _TWO_JUMPS), -700.0))
     for i in np.flatnonzero((jumps < target) & (jumps > 0.0))[:1].tolist():
         without = WithoutFar(composition, float(ladder[i]))
-        if without.changes:
+        if without.changes and without.rare:
             return without
     raise ContourDoesNotConverge
 
@@ -242,5 +242,7 @@ def one_jump_log_delta(composition: Composition, epsilon: float) -> float:
     ladder, jumps = _ladder(composition)
     i = min(int(np.searchsorted(ladder, epsilon)), _RUNGS - 1)
     alone = math.log(jumps[i]) if jumps[i] > 0.0 else -math.inf
-    body = WithoutFar(composition, float(ladder[i])).body
-    return max(alone, saddle_for_epsilon(body, epsilon).log_delta)
+    without = WithoutFar(composition, float(ladder[i]))
+    if not without.rare:
+        return alone
+    return max(alone, saddle_for_epsilon(without.body, epsilon).log_delta)
