@@ -28,7 +28,8 @@ GOOD_ERROR = 5e-10  # relative, of delta: better is not looked for
 _POOR_ERROR = 1e-2
 
 _TOLERANCE = 1e-13
-_MAX_NODES, _MANY = 30000, 600
+_LOOKS = (1000, 2000, 4000, 8000, 16000, 32000)  # nodes
+_MAX_NODES, _MANY = _LOOKS[-1], 600
 _IMAGES = (1.03, 1.07, 1.15, 1.3, 1.6, 2.0, 2.7, 4.0)
 _ABSCISSAS = (0.97, 0.93, 0.88, 0.8, 0.7, 0.6, 0.5, 0.4, 0.3)
 _DETOUR = 3.0
@@ -119,8 +120,11 @@ class Contour:
             if remainder <= floor:
                 break
             if start <= _MANY < start + size:  # before the many: will it ever end?
-                _, far = composition.line(c, step, _MAX_NODES, 1)
-                if 2.0 * float(far[0]) / (step * _MAX_NODES) > floor:
+                for many in _LOOKS:
+                    _, far = composition.line(c, step, many, 1)
+                    if 2.0 * float(far[0]) / (step * many) <= floor:
+                        break
+                else:
                     raise ContourDoesNotConverge
             start += size
             size = max(48, start // 2)

@@ -43,6 +43,11 @@ class Measure:
     def __init__(self, log_q: Array, loss: Array) -> None:
         self._log_q, self._loss = log_q, loss
 
+    @property
+    def size(self) -> int:
+        """Number of nodes."""
+        return int(self._loss.size)
+
     def measure(self) -> tuple[Array, Array]:
         """Weights under Q and losses of the nodes."""
         return np.exp(self._log_q), self._loss
@@ -96,11 +101,11 @@ class Nodes(Measure):
         order = np.argsort(np.abs(u))
         super().__init__(log_q[order], loss[order])
         u = u[order]
-        self._size = np.abs(u)
+        self._distance = np.abs(u)
         self._q = np.exp(self._log_q)
         self._linear = np.exp(self._log_q + self._loss) - self._q
         # Row k - 2 holds E_Q[u^k] over the nodes before each position.
-        near = u[: np.searchsorted(self._size, _SMALL_U, "right")]
+        near = u[: np.searchsorted(self._distance, _SMALL_U, "right")]
         powers = np.cumprod(np.broadcast_to(near, (_TERMS, near.size)), axis=0)
         moments = np.cumsum(powers[1:] * self._q[: near.size], axis=1)
         self._moments = np.hstack([np.zeros((_TERMS - 1, 1)), moments])
@@ -110,7 +115,7 @@ class Nodes(Measure):
     def _split(self, largest_t: float) -> int:
         """Position of the first node too large for the binomial series."""
         bound = min(_SMALL_U, _SMALL_TU / max(largest_t, 1e-300))
-        return int(np.searchsorted(self._size, bound, "right"))
+        return int(np.searchsorted(self._distance, bound, "right"))
 
     def _series(self, t: ComplexArray, split: int) -> ComplexArray:
         """E_Q[(1 + u)^t - 1 - t u] over the nodes before `split`."""
@@ -128,7 +133,7 @@ class Nodes(Measure):
         )
         split = self._split(float(np.abs(t[-1])))
         excess = self._series(t, split) - (self._lost_q + t * self._lost_linear)
-        if split == self._size.size:
+        if split == self.size:
             return _log1p(excess)
         loss = self._loss[split:]
         exponent = self._log_q[split:] + (1.0 + c) * loss
@@ -154,7 +159,7 @@ class Nodes(Measure):
         split = self._split(t)
         excess = float(self._series(np.array(t + 0j), split).real)
         excess -= self._lost_q + t * self._lost_linear
-        if split < self._size.size:
+        if split < self.size:
             excess += math.exp(top) * float(weight[split:].sum())
             excess -= self._tail_q[split] + t * self._tail_linear[split]
         return math.log1p(excess), mean, max(second - mean * mean, 1e-300)
@@ -164,7 +169,7 @@ class Nodes(Measure):
         t = 1.0 + s
         split = self._split(t)
         value = self.real(s)[0]
-        if split == self._size.size:
+        if split == self.size:
             return 4e-15 * abs(value)
         loss = self._loss[split:]
         log_q = self._log_q[split:]

@@ -24,7 +24,10 @@ from keras_gdp.accounting.exact.moments import (
     Array,
     ComplexArray,
     Measure,
+    QuadratureTooLargeError,
 )
+
+_MOST_WORK = 1.5e9  # exponentials on one line: beyond, a grid is faster
 
 
 class Loss(ABC):
@@ -125,6 +128,8 @@ class Quadrature(ABC):
     def line(self, c: float, step: float, start: int, count: int) -> ComplexArray:
         """K at c + i step (start, ..., start + count - 1), modulo 2 pi i."""
         nodes = self.nodes(1.0 + c, step * (start + count))
+        if nodes.size * (start + count) > _MOST_WORK:
+            raise QuadratureTooLargeError
         return nodes.line(c, step, start, count)
 
     def real(self, s: float) -> tuple[float, float, float]:
