@@ -1,8 +1,8 @@
 """Bounds on delta and epsilon of one direction: which path answers.
 
 The rule: a single release has a closed form; otherwise a contour answers if its
-integrand decays within 4000 nodes (some tens of steps, or any Gaussian part, suffice)
-and its own error is small; else the grid does.
+integrand decays within 32000 nodes (a few steps, or any Gaussian part, suffice), with
+rare far jumps apart from the rest if they spoil it; else the grid does.
 """
 
 import contextlib

@@ -57,7 +57,7 @@ class Contour:
         saddle: Where the line crosses the real axis.
 
     Raises:
-        ContourDoesNotConverge: If the integrand does not decay within 4000 nodes.
+        ContourDoesNotConverge: If the integrand does not decay within 32000 nodes.
     """
 
     def __init__(self, composition: Cumulant, saddle: Saddle) -> None:

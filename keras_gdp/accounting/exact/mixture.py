@@ -201,7 +201,7 @@ class MixtureLoss(QuadratureLoss):
             step = self.trapezoid(t, frequency)
             if (high - low) / step > (3e6 if frequency <= 1.0 else 3e5):
                 raise QuadratureTooLargeError
-            x = np.arange(low, high + step, step)
+            x = _equidistant(low, high + step, step)
             log_h = np.full(x.shape, math.log(step))
         log_q, u, loss = self.ratio(x)
         log_q += self.log_noise(x) + self.log_weight(x) + log_h
@@ -416,7 +416,7 @@ class FarOutcomes(Jump):
             high = min(high, self._end[0] + 13.0 * self._end[1])
         if (high - low) / step > 3e5:
             raise QuadratureTooLargeError
-        x = np.arange(low, high, step)
+        x = _equidistant(low, high, step)
         log_q, _, loss = pair.ratio(x)
         log_q += pair.log_noise(x) + math.log(step)
         begun = (x - centre) / width
@@ -428,6 +428,11 @@ class FarOutcomes(Jump):
             less = np.where(late, log_ndtr(-begun), log_ndtr(ended)) - log_far
             log_far += np.log(-np.expm1(np.minimum(less, -1e-300)))
         return Measure(log_q + log_far, loss)
+
+
+def _equidistant(low: float, high: float, step: float) -> Array:
+    """Points whose distance is the step itself, not the rounded one of np.arange."""
+    return np.asarray(low + step * np.arange(math.ceil((high - low) / step)))
 
 
 def _panels(cuts: Array) -> tuple[Array, Array]:

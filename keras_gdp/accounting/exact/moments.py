@@ -103,7 +103,8 @@ class Nodes(Measure):
         u = u[order]
         self._distance = np.abs(u)
         self._q = np.exp(self._log_q)
-        self._linear = np.exp(self._log_q + self._loss) - self._q
+        far = np.exp(self._log_q + self._loss) - self._q
+        self._linear = np.where(np.abs(u) < 1.0, self._q * u, far)
         # Row k - 2 holds E_Q[u^k] over the nodes before each position.
         near = u[: np.searchsorted(self._distance, _SMALL_U, "right")]
         powers = np.cumprod(np.broadcast_to(near, (_TERMS, near.size)), axis=0)
