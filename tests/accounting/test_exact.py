@@ -73,6 +73,42 @@ def test_delta_agrees_with_forty_digit_quadrature(
     assert low * (1 - 1e-13) <= truth <= high * (1 + 1e-13)
 
 
+@pytest.mark.parametrize(
+    ("p", "sigma", "steps", "epsilon", "truth"),
+    [
+        (0.01, 1.0, 1000, 2.0, 2.66557192476179118e-6),
+        (0.1, 0.6, 10**5, 3874.9569610956596, 9.99999999734200124e-11),
+        (0.001, 1.0, 10**4, 4.11979, 1.00004913475095265e-25),
+        (0.004, 2.0, 1000, 0.9, 4.19378852206395103e-30),
+        (0.01, 1.3, 1000, 6.0, 1.47558518652906892e-35),
+        (0.001, 1.3, 10**4, 3.6957, 1.01231607768831612e-40),
+        (0.001, 2.0, 1000, 0.583497, 1.00000780576868587e-40),
+        (0.001, 4.0, 1000, 0.107993, 1.00052708232316934e-40),
+        (0.001, 2.0, 10**4, 0.8, 3.01468090464553446e-43),
+    ],
+)
+def test_far_tails_agree_with_quadrature_in_fifty_digits(
+    p, sigma, steps, epsilon, truth
+):
+    # The constants are the same integral as above in 50 to 75 digits, at the abscissa
+    # of the whole cumulant, with 36 to 760 nodes until the terms fall below 1e-17.
+    low, high = exact(SampledGaussian(sigma, p), steps).delta_bounds(epsilon)
+    assert low <= truth <= high
+    assert high - low <= 1e-9 * high
+
+
+@pytest.mark.parametrize(
+    ("sigma", "steps", "delta"),
+    [(0.6, 100, 1e-25), (1.3, 100, 1e-40), (2.0, 100, 1e-25), (4.0, 10**4, 1e-25)],
+)
+def test_rare_far_jumps_leave_bounds_tight(sigma, steps, delta):
+    run = exact(SampledGaussian(sigma, 0.001), steps)
+    epsilon = run.epsilon(delta)
+    low, high = run.delta_bounds(epsilon)
+    assert high - low <= 1e-9 * high
+    assert delta * (1 - 2e-9) <= low <= high <= delta * (1 + 2e-9)
+
+
 def test_tail_below_double_precision_of_fft_methods():
     run = exact(SampledGaussian(1.0, 0.1), 1000)
     low, high = run.delta_bounds(90.0)

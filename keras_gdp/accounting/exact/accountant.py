@@ -23,7 +23,7 @@ class ExactAccountant(Accountant):
     """The privacy cost itself: numerical composition of privacy losses.
 
     `epsilon` and `delta` return the upper end of bounds that contain the truth.
-    Where a contour applies the two ends agree to about ten digits, at delta = 1e-5
+    Where a contour applies the two ends agree to nine digits or more, at delta = 1e-5
     as at 1e-40; the grid path gives about seven for the upper end.
 
     Example:

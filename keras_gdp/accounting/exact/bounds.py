@@ -1,27 +1,28 @@
 """Bounds on delta and epsilon of one direction: which path answers.
 
 The rule: a single release has a closed form; otherwise a contour answers if its
-integrand decays within 4000 nodes (some tens of steps, or any Gaussian part, suffice)
-and its own error is small; else the grid does.
+integrand decays within 32000 nodes (a few steps, or any Gaussian part, suffice), with
+rare far jumps apart from the rest if they spoil it; else the grid does.
 """
 
+import contextlib
 import math
 from collections.abc import Callable
 
 import numpy as np
 
 from keras_gdp.accounting.exact.composition import Composition
-from keras_gdp.accounting.exact.contour import ContourDoesNotConverge
-from keras_gdp.accounting.exact.far_jumps import WithoutFar
-from keras_gdp.accounting.exact.moments import Array, QuadratureTooLargeError
-from keras_gdp.accounting.exact.one_jump import one_jump_threshold
-from keras_gdp.accounting.exact.readings import (
+from keras_gdp.accounting.exact.contour import (
     GOOD_ERROR,
-    Grids,
-    Reading,
-    contour_at,
-    plain_contour,
+    ContourDoesNotConverge,
+    refined_contour,
 )
+from keras_gdp.accounting.exact.moments import Array, QuadratureTooLargeError
+from keras_gdp.accounting.exact.one_jump import (
+    OneJump,
+    one_jump_epsilon,
+)
+from keras_gdp.accounting.exact.readings import Grids, Reading, contour_at
 from keras_gdp.accounting.exact.release import log_delta_of_one
 from keras_gdp.accounting.exact.saddle import (
     chernoff,
@@ -35,6 +36,7 @@ Bounds = tuple[float, float]
 
 _TINY = 1e-300
 _TRIES = 25  # readings that an inversion may take
+_NEAR = 12.0  # in log delta: an error there will not be better at the target
 _OUT_OF_REACH = (QuadratureTooLargeError, OverflowError)
 _MOST_GRID_STEPS = 10**7  # beyond, a grid's rounding says nothing
 _CURVE_ERROR = 1e-6  # relative, of delta: good enough to draw a curve with
@@ -165,22 +167,22 @@ def _epsilon_bounds(
         return _invert_closed_form(composition, target)
     rough = saddle_for_delta(composition, target).epsilon
 
-    def plain(epsilon: float) -> Reading | None:
+    def plain(epsilon: float) -> Reading:
         saddle = saddle_for_epsilon(composition, epsilon)
-        return plain_contour(composition, saddle._replace(log_delta=target))
+        return refined_contour(composition, saddle._replace(log_delta=target))
 
-    def any_contour(epsilon: float) -> Reading | None:
-        return contour_at(composition, epsilon)
+    def with_jump(epsilon: float) -> Reading:
+        return OneJump(composition, target, epsilon)
 
-    found, error = _invert(plain, target, rough)
+    found, error = _invert(plain, target, rough, GOOD_ERROR)
     if error > GOOD_ERROR:
-        threshold = one_jump_threshold(composition, target)
-        if threshold is not None:  # far jumps lead the rough epsilon astray
-            body = WithoutFar(composition, threshold).body
-            rough = saddle_for_delta(body, target).epsilon
-        better, other = _invert(any_contour, target, found[0] if found[0] else rough)
-        if other < error:
-            found, error = better, other
+        with contextlib.suppress(ContourDoesNotConverge):
+            start = one_jump_epsilon(composition, target)
+            better, other = _invert(with_jump, target, start, _HUGE_CONTOUR_ERROR)
+            if other < error:
+                found, error = better, other
+    if error > _tolerated(composition):
+        found, error = _invert(plain, target, rough, _HUGE_CONTOUR_ERROR)
     if error <= _tolerated(composition):
         return found
     if composition.steps > _MOST_GRID_STEPS:
@@ -189,7 +191,7 @@ def _epsilon_bounds(
 
 
 def _invert(
-    read: Callable[[float], Reading | None], target: float, start: float
+    read: Callable[[float], Reading], target: float, start: float, tolerated: float
 ) -> tuple[Bounds, float]:
     """Newton's iteration on readings, renewed if epsilon leaves their range.
 
@@ -199,12 +201,15 @@ def _invert(
     epsilon, left, right = max(start, 0.0), 0.0, math.inf
     nothing = (0.0, math.inf), math.inf
     for _ in range(_TRIES):
-        reading = read(epsilon)
-        if reading is None:
+        try:
+            reading = read(epsilon)
+        except ContourDoesNotConverge:
             return nothing
         try:
             for trial in range(12):
                 value, slope, error = reading.value(epsilon)
+                if error > tolerated and abs(target - value) < _NEAR:
+                    return nothing
                 if trial == 0 and error < 0.5:
                     left, right = (
                         (epsilon, right) if value > target else (left, epsilon)
@@ -217,7 +222,7 @@ def _invert(
                 if settled or error > _CONTOUR_ERROR or abs(target - value) > 3.0:
                     break
             value, slope, error = reading.value(epsilon)
-            if error < _HUGE_CONTOUR_ERROR and abs(target - value) < 1e-7 + 0.1 * error:
+            if error <= tolerated and abs(target - value) < 1e-7 + 0.1 * error:
                 margin = (1.01 * error + (target - value) ** 2) / -slope
                 centre = epsilon + (target - value) / slope
                 return (max(0.0, centre - margin), max(0.0, centre + margin)), error

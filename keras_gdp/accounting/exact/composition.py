@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Iterable
+from typing import Protocol
 
 import numpy as np
 
@@ -11,7 +12,31 @@ from keras_gdp.accounting.exact.pairs import dominating_pair
 from keras_gdp.accounting.exact.privacy_loss import GaussianLoss, Loss
 from keras_gdp.accounting.exact.release import log_delta_of_one
 
-__all__ = ["Composition", "directions"]
+__all__ = ["Composition", "Cumulant", "directions"]
+
+
+class Cumulant(Protocol):
+    """K(s), log of the integral of exp(s L) over a measure of mass 1 at most."""
+
+    largest_order: float
+
+    @property
+    def smooth(self) -> bool:
+        """Whether the transform decays along vertical lines."""
+
+    def line(
+        self, c: float, step: float, start: int, count: int
+    ) -> tuple[ComplexArray, Array]:
+        """K on a vertical line, and a bound on |exp K| / exp K(c)."""
+
+    def real(self, s: float) -> tuple[float, float, float]:
+        """K, K', K'' at real s."""
+
+    def lasting(self, c: float) -> float:
+        """What |exp K| / exp K(c) stays above however far the line goes."""
+
+    def rounding(self, s: float) -> float:
+        """Rough size of the rounding error of K at real s."""
 
 
 class Composition:
@@ -33,6 +58,11 @@ class Composition:
         )
         self.infinite_mass = -math.expm1(log_finite)
         self.reverse = self  # the other direction, set by `directions`
+
+    @property
+    def smooth(self) -> bool:
+        """Whether any loss is without atoms, so that the transform decays."""
+        return any(loss.smooth for loss, _ in self.phases)
 
     @property
     def steps(self) -> int:
@@ -59,6 +89,14 @@ class Composition:
             if loss.smooth:
                 decay += values.real - n * loss.real(c)[0]
         return total, np.exp(np.minimum(decay, 0.0))
+
+    def lasting(self, c: float) -> float:
+        """What the decay along a line stays above: the share of atoms."""
+        share = 1.0
+        for loss, n in self.phases:
+            if loss.smooth:
+                share *= (loss.atom * math.exp(-loss.real(c)[0])) ** n
+        return share
 
     def rounding(self, s: float) -> float:
         """Rough size of the rounding error of the total K at real s."""

@@ -18,18 +18,23 @@ from typing import NamedTuple
 
 import numpy as np
 
-from keras_gdp.accounting.exact.composition import Composition
+from keras_gdp.accounting.exact.composition import Cumulant
 from keras_gdp.accounting.exact.moments import QuadratureTooLargeError
 from keras_gdp.accounting.exact.saddle import Saddle, log_kappa, saddle_at
 
-__all__ = ["Contour", "ContourDoesNotConverge"]
+__all__ = ["GOOD_ERROR", "Contour", "ContourDoesNotConverge", "refined_contour"]
+
+GOOD_ERROR = 5e-10  # relative, of delta: better is not looked for
+_POOR_ERROR = 1e-2
 
 _TOLERANCE = 1e-13
-_MAX_NODES, _MANY = 4000, 600
+_LOOKS = (1000, 2000, 4000, 8000, 16000, 32000)  # nodes
+_MAX_NODES, _MANY = _LOOKS[-1], 600
 _IMAGES = (1.03, 1.07, 1.15, 1.3, 1.6, 2.0, 2.7, 4.0)
 _ABSCISSAS = (0.97, 0.93, 0.88, 0.8, 0.7, 0.6, 0.5, 0.4, 0.3)
 _DETOUR = 3.0
-_SPARE = 6.0  # logarithm of the accuracy that a smaller abscissa may cost
+_SPARE = 6.0  # logarithm of the accuracy that a smaller abscissa may cost,
+_AMPLIFIED = 3e-11  # and what rounding may become by it
 
 
 class ContourDoesNotConverge(Exception):
@@ -48,26 +53,28 @@ class Contour:
     """The integrand on one vertical line, good for epsilons around one.
 
     Args:
-        composition: One direction of a composition.
+        composition: One direction of a composition, or a part of it.
         saddle: Where the line crosses the real axis.
 
     Raises:
-        ContourDoesNotConverge: If the integrand does not decay within 4000 nodes.
+        ContourDoesNotConverge: If the integrand does not decay within 32000 nodes.
     """
 
-    def __init__(self, composition: Composition, saddle: Saddle) -> None:
-        if not any(loss.smooth for loss, _ in composition.phases):
+    def __init__(self, composition: Cumulant, saddle: Saddle) -> None:
+        if not composition.smooth:
             raise ContourDoesNotConverge  # atoms only: the integrand returns for ever
         self._composition = composition
+        self._mass = min(composition.real(0.0)[0], 0.0)
         budget = math.log(_TOLERANCE) + saddle.log_delta - 1.0
         lines = [self._line_at(saddle.c, saddle.epsilon, budget)]
         if lines[0][0] * saddle.c > -_DETOUR * budget:
             # Far jumps rule K just right of the saddle: images die out sooner from a
             # smaller abscissa, which costs only digits that are not needed.
             least = lines[0][2] - saddle.c * saddle.epsilon
+            spare = math.log(_AMPLIFIED / composition.rounding(saddle.c))
             for factor in _ABSCISSAS:
                 line = self._line_at(factor * saddle.c, saddle.epsilon, budget)
-                if line[2] - line[1] * saddle.epsilon - least > _SPARE:
+                if line[2] - line[1] * saddle.epsilon - least > min(spare, _SPARE):
                     break
                 lines.append(line)
         spacing, c, self._k, self._far = min(lines)
@@ -89,7 +96,7 @@ class Contour:
             (value - other * epsilon + log_kappa(other) - budget) / (other - c)
             for other, value in far
         )
-        return max(-budget / c, right), c, k, far
+        return max((self._mass - budget) / c, right), c, k, far
 
     def _collect(self) -> None:
         """Evaluates the integrand in blocks until its remainder is negligible."""
@@ -99,6 +106,9 @@ class Contour:
         start, size = 0, min(max(int(guess), 24), 256)
         taus, values = [], []
         floor = _TOLERANCE / math.sqrt(self.saddle.curvature) / (c * (c + 1.0))
+        least = 2.0 * composition.lasting(c) / (step * _MAX_NODES)
+        if least > floor:
+            raise ContourDoesNotConverge
         while True:
             tau = step * np.arange(start, start + size)
             s = c + 1j * tau
@@ -110,8 +120,11 @@ class Contour:
             if remainder <= floor:
                 break
             if start <= _MANY < start + size:  # before the many: will it ever end?
-                _, far = composition.line(c, step, _MAX_NODES, 1)
-                if 2.0 * float(far[0]) / (step * _MAX_NODES) > floor:
+                for many in _LOOKS:
+                    _, far = composition.line(c, step, many, 1)
+                    if 2.0 * float(far[0]) / (step * many) <= floor:
+                        break
+                else:
                     raise ContourDoesNotConverge
             start += size
             size = max(48, start // 2)
@@ -141,10 +154,22 @@ class Contour:
             k - other * epsilon + log_kappa(other) + (c - other) * self._spacing
             for other, k in self._far
         )
-        images = math.exp(min(0.0, -c * self._spacing - log_value))
+        images = math.exp(min(0.0, self._mass - c * self._spacing - log_value))
         images += math.exp(min(0.0, right - log_value))
         error = 2.0 * images  # the further images shrink geometrically
         error += self._remainder / (total * self._step)
         rounding = 4e-16 * (8.0 + abs(log_value) + abs(self._k) + abs(c * epsilon))
         error += (rounding + self._rounding) * float(np.abs(self._terms).sum()) / total
         return Value(log_value, -slope / total, error)
+
+
+def refined_contour(composition: Cumulant, saddle: Saddle) -> Contour:
+    """The contour, made again if the rough log delta misled it."""
+    found = Contour(composition, saddle)
+    value, _, error = found.value(saddle.epsilon)
+    misled = abs(value - saddle.log_delta) > 0.5
+    if misled and GOOD_ERROR < error < _POOR_ERROR:
+        better = Contour(composition, saddle._replace(log_delta=value))
+        if better.value(saddle.epsilon).error < error:
+            return better
+    return found

@@ -67,7 +67,7 @@ def without_far(composition: Composition, epsilon: float) -> Iterator["WithoutFa
         found = WithoutFar(composition, 2.0 ** (k / 4.0))
         if not found.changes:
             break
-        if all(loss.lost[0] < 0.5 for loss, _ in found.body.phases):
+        if found.rare:
             yield found
     yield WithoutFar(composition, math.inf)
 
@@ -83,12 +83,10 @@ class WithoutFar:
     def __init__(self, composition: Composition, threshold: float) -> None:
         self.composition, self.threshold = composition, threshold
         self.body = _without(composition, threshold)
-        fars = [
-            Far(n, *loss.lost, loss.log_lost_moment) for loss, n in self.body.phases
-        ]
-        self.changes = any(far.p > 0.0 for far in fars)
-        jumps = math.fsum(far.releases * far.p for far in fars)
-        self.log_jumps = math.log(jumps) if jumps > 0.0 else -math.inf
+        jumps = math.fsum(n * loss.lost[0] for loss, n in self.body.phases)
+        self.changes = jumps > 0.0
+        self.rare = all(loss.lost[0] < 0.5 for loss, _ in self.body.phases)
+        self.log_jumps = math.log(jumps) if self.changes else -math.inf
         self.reverse = _without(composition.reverse, threshold)
         self.reverse_jumps = math.fsum(n * x.lost[0] for x, n in self.reverse.phases)
         self.reverse_infinite = composition.reverse.infinite_mass

@@ -1,13 +1,18 @@
 """Losses of sampled mechanisms: mixtures of shifted noise on a line."""
 
 import functools
-import itertools
 import math
 
 import numpy as np
 
-from keras_gdp.accounting.exact.moments import Array, Nodes, QuadratureTooLargeError
+from keras_gdp.accounting.exact.moments import (
+    Array,
+    Measure,
+    Nodes,
+    QuadratureTooLargeError,
+)
 from keras_gdp.accounting.exact.privacy_loss import (
+    Jump,
     Loss,
     QuadratureLoss,
     laplace_mass,
@@ -17,7 +22,6 @@ from keras_gdp.accounting.exact.privacy_loss import (
 __all__ = ["MixtureLoss", "UniformLoss"]
 
 _LOG_TINY = -90.0
-_PIECES = 50  # into which a panel is cut at most
 _KEPT = 64  # variants of a loss without its far outcomes
 _PANEL, _PANEL_WEIGHT = np.polynomial.legendre.leggauss(20)
 
@@ -55,9 +59,10 @@ class MixtureLoss(QuadratureLoss):
             self.largest_order = (1.2e6 / (self._a * width)) ** (2.0 / 3.0)
         super().__init__()
         self._without: dict[float, MixtureLoss] = {}
-        self._fade = fade
+        self.fade = fade
         if fade is not None:
             self.lost = (self._faded(p), self._faded(q))
+            self.far = FarOutcomes(self)
         if noise == "laplace":
             self.max_loss = float(self.loss(np.array([self._a + 1.0]))[0])
         elif self._a == 0.0:  # Q alone is shifted: far right only its weight at 0
@@ -70,40 +75,35 @@ class MixtureLoss(QuadratureLoss):
         if self.noise == "laplace" or self.max_loss <= threshold:
             return self
         if threshold not in self._without:
-            centre = float(self.locate(np.array([threshold]))[0][0])
-            if not math.isfinite(centre):
+            fade = self.fade_at(threshold)
+            if fade is None:
                 return self
-            fade = (centre, fade_width(centre))
             if len(self._without) >= _KEPT:
                 self._without.clear()
             self._without[threshold] = MixtureLoss(self.p, self.q, self.noise, fade)
         return self._without[threshold]
 
+    def fade_at(self, threshold: float) -> tuple[float, float] | None:
+        """The fade around a loss, None if no outcome has it."""
+        centre = float(self.locate(np.array([threshold]))[0][0])
+        # Narrow against the decay of the normal density there.
+        return (centre, 0.6 / (max(centre, 0.0) + 2.0)) if centre < math.inf else None
+
     def _faded(self, parts: list[tuple[float, float]]) -> float:
         """Mass that the fade leaves out of a mixture."""
         from scipy.special import ndtr
 
-        centre, width = self._fade or (math.inf, 1.0)
+        centre, width = self.fade or (math.inf, 1.0)
         scale = math.hypot(1.0, width)
         return math.fsum(w * float(ndtr((a - centre) / scale)) for w, a in parts)
 
-    def log_lost_moment(self, s: float) -> float:
-        if self._fade is None:
-            return -math.inf
-        return log_faded_moment(self, self._fade, s, -math.inf)
-
-    def lost_nodes(self, around: float, scale: float) -> list[tuple[Array, Array]]:
-        if self._fade is None:
-            return []
-        return faded_nodes(self, self._fade, -math.inf, (around, scale))
-
     def log_weight(self, x: Array) -> Array:
         """Log of the share of each outcome that is kept."""
-        if self._fade is None:
+        if self.fade is None:
             return np.zeros(x.shape)
         from scipy.special import log_ndtr
 
-        centre, width = self._fade
+        centre, width = self.fade
         return np.asarray(log_ndtr((centre - x) / width))
 
     # -- the ratio ---------------------------------------------------------------
@@ -157,12 +157,16 @@ class MixtureLoss(QuadratureLoss):
             return -x * x / 2.0 - 0.5 * math.log(2.0 * math.pi)
         return -np.abs(x) - math.log(2.0)
 
+    def farthest(self, t: float) -> float:
+        """Right of where r^t Q has its modes."""
+        # It sits around t a where P ~ N(a) and Q ~ N(0) rule the ratio.
+        return max(t, 1.0) * self._a
+
     def support(self, t: float) -> tuple[float, float]:
         """Where Q, or r^t Q, is not negligible."""
-        # r^t Q sits around t a where P ~ N(a) and Q ~ N(0) rule the ratio.
-        low, high = self._b - 14.0, 14.0 + max(t, 1.0) * self._a
-        if self._fade is not None:
-            high = min(high, self._fade[0] + 12.0 * self._fade[1])
+        low, high = self._b - 14.0, 14.0 + self.farthest(t)
+        if self.fade is not None:
+            high = min(high, self.fade[0] + 12.0 * self.fade[1])
         x = np.linspace(low, high, int(min(2000.0 + 4.0 * (high - low), 1e6)))
         log_q, _, loss = self.ratio(x)
         size = self.log_noise(x) + log_q + np.maximum(0.0, t * loss)
@@ -193,24 +197,28 @@ class MixtureLoss(QuadratureLoss):
             x = np.concatenate([x, ends])
             log_h = np.concatenate([log_h, [0.0, 0.0]])
         else:
-            # The integrand is analytic in the strip |Im x| < pi/width (first zero of
-            # the mixtures) and grows there at most like exp(curvature Im^2/2) times
-            # the oscillation's exp(frequency width Im): trapezoid sums converge
-            # geometrically.
-            curvature = 1.0 + t * width**2 / 4.0
-            if self._fade is not None:
-                curvature += self._fade[1] ** -2.0
-            strip = min(0.85 * math.pi / width, math.sqrt(100.0 / curvature))
-            rate = 50.0 / strip + curvature * strip / 2.0 + frequency * width
             low, high = self.support(t)
-            step = 2.0 * math.pi / rate
+            step = self.trapezoid(t, frequency)
             if (high - low) / step > (3e6 if frequency <= 1.0 else 3e5):
                 raise QuadratureTooLargeError
-            x = np.arange(low, high + step, step)
+            x = _equidistant(low, high + step, step)
             log_h = np.full(x.shape, math.log(step))
         log_q, u, loss = self.ratio(x)
         log_q += self.log_noise(x) + self.log_weight(x) + log_h
         return Nodes(log_q, u, loss, self.lost)
+
+    def trapezoid(self, t: float, frequency: float) -> float:
+        """Step of a trapezoid sum of Gaussian noise that is exact to rounding."""
+        # The integrand is analytic in the strip |Im x| < pi/width (first zero of the
+        # mixtures) and grows there at most like exp(curvature Im^2/2) times the
+        # oscillation's exp(frequency width Im): trapezoid sums converge geometrically.
+        width = self._a - self._b
+        curvature = 1.0 + t * width**2 / 4.0
+        if self.fade is not None:
+            curvature += self.fade[1] ** -2.0
+        strip = min(0.85 * math.pi / width, math.sqrt(100.0 / curvature))
+        rate = 50.0 / strip + curvature * strip / 2.0 + frequency * width
+        return 2.0 * math.pi / rate
 
     # -- masses ------------------------------------------------------------------
 
@@ -314,28 +322,18 @@ class UniformLoss(QuadratureLoss):
         self._start = mu / 2.0
         self.atom = (1.0 - p) * math.erf(mu / 2.0 / math.sqrt(2.0))
         super().__init__()
+        if fade is not None:
+            self.far = FarOutcomes(self._pair)
 
     def without_far(self, threshold: float) -> Loss:
         if threshold not in self._without:
-            pair = MixtureLoss(self._pair.p, self._pair.q)
-            centre = float(pair.locate(np.array([threshold]))[0][0])
-            fade = (centre, fade_width(centre))
-            if not self._start + 14.0 * fade[1] < centre < math.inf:
+            fade = self._pair.fade_at(threshold)
+            if fade is None or fade[0] < self._start + 14.0 * fade[1]:
                 return self  # the fade would reach the atom
             if len(self._without) >= _KEPT:
                 self._without.clear()
             self._without[threshold] = UniformLoss(self._mu, self._p, fade)
         return self._without[threshold]
-
-    def log_lost_moment(self, s: float) -> float:
-        if self._fade is None:
-            return -math.inf
-        return log_faded_moment(self._pair, self._fade, s, self._start)
-
-    def lost_nodes(self, around: float, scale: float) -> list[tuple[Array, Array]]:
-        if self._fade is None:
-            return []
-        return faded_nodes(self._pair, self._fade, self._start, (around, scale))
 
     def _build(self, t: float, frequency: float) -> Nodes:
         high = max(self._pair.support(t)[1], self._start + 14.0)
@@ -387,54 +385,54 @@ class UniformLoss(QuadratureLoss):
         return p, q, max(miss, mirrored_miss)
 
 
-def fade_width(centre: float) -> float:
-    """Width of a fade: narrow against the decay of the normal density there."""
-    return 0.6 / (max(centre, 0.0) + 2.0)
+class FarOutcomes(Jump):
+    """What a fade leaves out of a mixture: the cumulant of a rare far jump.
+
+    Args:
+        pair: The faded mixture of Gaussian noise.
+        end: A fade further out, beyond which outcomes are not counted; None: all are.
+    """
+
+    def __init__(
+        self, pair: MixtureLoss, end: tuple[float, float] | None = None
+    ) -> None:
+        super().__init__()
+        self._pair, self._end = pair, end
+        self._below: dict[float, FarOutcomes] = {}
+
+    def below(self, threshold: float) -> "FarOutcomes":
+        if threshold not in self._below:
+            end = self._pair.fade_at(threshold)
+            self._below[threshold] = FarOutcomes(self._pair, end)
+        return self._below[threshold]
+
+    def _build(self, t: float, frequency: float) -> Measure:
+        from scipy.special import log_ndtr
+
+        pair, step = self._pair, self._pair.trapezoid(t, frequency)
+        centre, width = pair.fade or (math.inf, 1.0)
+        low, high = centre - 13.0 * width, max(centre, pair.farthest(t)) + 14.0
+        if self._end is not None:
+            high = min(high, self._end[0] + 13.0 * self._end[1])
+        if (high - low) / step > 3e5:
+            raise QuadratureTooLargeError
+        x = _equidistant(low, high, step)
+        log_q, _, loss = pair.ratio(x)
+        log_q += pair.log_noise(x) + math.log(step)
+        begun = (x - centre) / width
+        log_far = np.asarray(log_ndtr(begun))
+        if self._end is not None:
+            ended = (x - self._end[0]) / self._end[1]
+            late = ended > 0.0  # there the difference of the complements is exact
+            log_far = np.where(late, log_ndtr(-ended), log_far)
+            less = np.where(late, log_ndtr(-begun), log_ndtr(ended)) - log_far
+            log_far += np.log(-np.expm1(np.minimum(less, -1e-300)))
+        return Measure(log_q + log_far, loss)
 
 
-def log_faded_moment(
-    pair: MixtureLoss, fade: tuple[float, float], s: float, start: float
-) -> float:
-    """Log of E_P[exp(-s L)] over what the fade leaves out right of `start`."""
-    from scipy.special import log_ndtr
-
-    centre, width = fade
-    end = max(centre, *(shift for _, shift in pair.p)) + 14.0
-    x = np.arange(max(centre - 16.0 * width, start), end, width / 6.0)
-    log_q, _, loss = pair.ratio(x)
-    exponent = pair.log_noise(x) + log_q + (1.0 - s) * loss
-    exponent += np.asarray(log_ndtr((x - centre) / width)) + math.log(width / 6.0)
-    top = float(exponent.max())
-    return top + math.log(float(np.exp(exponent - top).sum()))
-
-
-def faded_nodes(
-    pair: MixtureLoss,
-    fade: tuple[float, float],
-    start: float,
-    fast: tuple[float, float],
-) -> list[tuple[Array, Array]]:
-    """Panels over what the fade leaves out, see `Loss.lost_nodes`."""
-    from scipy.special import log_ndtr
-
-    centre, width = fade
-    end = max(centre, *(shift for _, shift in pair.p)) + 14.0
-    far = np.arange(centre + max(8.0 * width, 0.25), end, 0.25)
-    cuts = np.concatenate([centre + width * np.linspace(-14.0, 7.0, 7), far])
-    cuts = np.unique(np.maximum(cuts, start))
-    around, scale = fast
-    panels = []
-    for left, right in itertools.pairwise(cuts):
-        low, high = pair.loss(np.array([left, right]))
-        pieces = 1
-        if high > around - 10.0 * scale and low < around + 10.0 * scale:
-            pieces = min(math.ceil((high - low) / scale), _PIECES)
-        for cut in itertools.pairwise(np.linspace(left, right, pieces + 1)):
-            x, log_h = _panels(np.array(cut))
-            log_q, _, loss = pair.ratio(x)
-            log_far = np.asarray(log_ndtr((x - centre) / width))
-            panels.append((pair.log_noise(x) + log_q + loss + log_far + log_h, loss))
-    return panels
+def _equidistant(low: float, high: float, step: float) -> Array:
+    """Points whose distance is the step itself, not the rounded one of np.arange."""
+    return np.asarray(low + step * np.arange(math.ceil((high - low) / step)))
 
 
 def _panels(cuts: Array) -> tuple[Array, Array]:

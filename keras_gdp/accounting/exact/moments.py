@@ -23,14 +23,64 @@ ComplexArray = NDArray[np.complex128]
 _TERMS = 20
 _SMALL_U = 0.05
 _SMALL_TU = 0.5
+_UNIT = 2.0**-53
 
 
 class QuadratureTooLargeError(Exception):
     """A line reaches frequencies that would need too many nodes."""
 
 
-class Nodes:
+class Measure:
     """A discrete measure that integrates smooth functions of the loss under Q.
+
+    It may have any mass: K(s) = log E_P[exp(s L)] comes from plain sums.
+
+    Args:
+        log_q: Logarithms of the weights under Q.
+        loss: log(dP/dQ) at the nodes.
+    """
+
+    def __init__(self, log_q: Array, loss: Array) -> None:
+        self._log_q, self._loss = log_q, loss
+
+    @property
+    def size(self) -> int:
+        """Number of nodes."""
+        return int(self._loss.size)
+
+    def measure(self) -> tuple[Array, Array]:
+        """Weights under Q and losses of the nodes."""
+        return np.exp(self._log_q), self._loss
+
+    def _tilted(self, s: float) -> tuple[float, Array]:
+        """Logarithm of a scale, and weights over it."""
+        exponent = self._log_q + (1.0 + s) * self._loss
+        top = float(exponent.max())
+        return top, np.exp(exponent - top)
+
+    def line(self, c: float, step: float, start: int, count: int) -> ComplexArray:
+        """K at c + i step (start, ..., start + count - 1)."""
+        top, weight = self._tilted(c)
+        total = _sums(weight, self._loss, step, start, count)
+        return np.asarray(top + np.log(total + 1e-300))
+
+    def real(self, s: float) -> tuple[float, float, float]:
+        """K, K' and K'' at real s."""
+        top, weight = self._tilted(s)
+        mass = float(weight.sum())
+        mean = float(weight @ self._loss) / mass
+        variance = float(weight @ (self._loss - mean) ** 2) / mass
+        return top + math.log(mass), mean, variance
+
+    def rounding(self, s: float) -> float:
+        """Rough size of the rounding error of K at real s."""
+        _, weight = self._tilted(s)
+        size = _operations(self._log_q, (1.0 + s) * self._loss)
+        return _UNIT * float(weight @ size) / float(weight.sum())
+
+
+class Nodes(Measure):
+    """A measure of mass about 1: K keeps relative accuracy near 0.
 
     Args:
         log_q: Logarithms of the weights under Q.
@@ -49,26 +99,24 @@ class Nodes:
     ) -> None:
         self._lost_q, self._lost_linear = lost[1], lost[0] - lost[1]
         order = np.argsort(np.abs(u))
-        self._log_q, u, self._loss = log_q[order], u[order], loss[order]
-        self._size = np.abs(u)
+        super().__init__(log_q[order], loss[order])
+        u = u[order]
+        self._distance = np.abs(u)
         self._q = np.exp(self._log_q)
-        self._linear = np.exp(self._log_q + self._loss) - self._q
+        far = np.exp(self._log_q + self._loss) - self._q
+        self._linear = np.where(np.abs(u) < 1.0, self._q * u, far)
         # Row k - 2 holds E_Q[u^k] over the nodes before each position.
-        near = u[: np.searchsorted(self._size, _SMALL_U, "right")]
+        near = u[: np.searchsorted(self._distance, _SMALL_U, "right")]
         powers = np.cumprod(np.broadcast_to(near, (_TERMS, near.size)), axis=0)
         moments = np.cumsum(powers[1:] * self._q[: near.size], axis=1)
         self._moments = np.hstack([np.zeros((_TERMS - 1, 1)), moments])
         self._tail_q = np.cumsum(self._q[::-1])[::-1]
         self._tail_linear = np.cumsum(self._linear[::-1])[::-1]
 
-    def measure(self) -> tuple[Array, Array]:
-        """Weights under Q and losses of the nodes."""
-        return self._q, self._loss
-
     def _split(self, largest_t: float) -> int:
         """Position of the first node too large for the binomial series."""
         bound = min(_SMALL_U, _SMALL_TU / max(largest_t, 1e-300))
-        return int(np.searchsorted(self._size, bound, "right"))
+        return int(np.searchsorted(self._distance, bound, "right"))
 
     def _series(self, t: ComplexArray, split: int) -> ComplexArray:
         """E_Q[(1 + u)^t - 1 - t u] over the nodes before `split`."""
@@ -80,29 +128,19 @@ class Nodes:
         return np.asarray(total)
 
     def line(self, c: float, step: float, start: int, count: int) -> ComplexArray:
-        """K at c + i step (start, ..., start + count - 1).
-
-        The sum over nodes of exp(i (a + b) L) for all pairs of a coarse and a fine
-        frequency is one matrix product, so exponentials are few.
-        """
+        """K at c + i step (start, ..., start + count - 1)."""
         t: ComplexArray = np.asarray(
             1.0 + c + 1j * step * np.arange(start, start + count), dtype=np.complex128
         )
         split = self._split(float(np.abs(t[-1])))
         excess = self._series(t, split) - (self._lost_q + t * self._lost_linear)
-        if split == self._size.size:
+        if split == self.size:
             return _log1p(excess)
         loss = self._loss[split:]
         exponent = self._log_q[split:] + (1.0 + c) * loss
         peak = float(exponent.max())
         top = peak if peak > 30.0 else 0.0
-        fine = math.isqrt(count - 1) + 1
-        coarse = -(-count // fine)
-        weight = np.exp(exponent - top)
-        offsets = step * (start + fine * np.arange(coarse))
-        left = np.exp(1j * np.multiply.outer(offsets, loss)) * weight
-        right = np.exp(1j * step * np.multiply.outer(loss, np.arange(fine)))
-        total = (left @ right).ravel()[:count]
+        total = _sums(np.exp(exponent - top), loss, step, start, count)
         rest = self._tail_q[split] + t * self._tail_linear[split]
         scale = math.exp(-top)
         excess = scale * (excess - rest) + total
@@ -122,7 +160,7 @@ class Nodes:
         split = self._split(t)
         excess = float(self._series(np.array(t + 0j), split).real)
         excess -= self._lost_q + t * self._lost_linear
-        if split < self._size.size:
+        if split < self.size:
             excess += math.exp(top) * float(weight[split:].sum())
             excess -= self._tail_q[split] + t * self._tail_linear[split]
         return math.log1p(excess), mean, max(second - mean * mean, 1e-300)
@@ -132,13 +170,36 @@ class Nodes:
         t = 1.0 + s
         split = self._split(t)
         value = self.real(s)[0]
-        if split == self._size.size:
+        if split == self.size:
             return 4e-15 * abs(value)
         loss = self._loss[split:]
-        size = np.exp(self._log_q[split:] + t * loss - value) * (1.0 + np.abs(t * loss))
+        log_q = self._log_q[split:]
+        size = np.exp(log_q + t * loss - value) * _operations(log_q, t * loss)
         rest = self._q[split:] + t * np.abs(self._linear[split:])
-        total = float(size.sum() + math.exp(-value) * rest.sum())
-        return 1e-14 * total + 4e-15 * abs(value)
+        rest *= math.exp(-value) * _operations(log_q, 0.0 * loss)
+        return _UNIT * float(size.sum() + rest.sum()) + 4e-15 * abs(value)
+
+
+def _operations(log_q: Array, exponent: Array) -> Array:
+    """By how many rounding units the exponential of the sum may be off."""
+    # Two operations make log_q of size |log_q|, up to four the exponent.
+    return np.asarray(4.0 + 2.0 * np.abs(log_q) + 4.0 * np.abs(exponent))
+
+
+def _sums(
+    weight: Array, loss: Array, step: float, start: int, count: int
+) -> ComplexArray:
+    """Sums of weight exp(i step k L) over the nodes, k = start, start + 1, ...
+
+    For all pairs of a coarse and a fine frequency that is one matrix product, so
+    exponentials are few.
+    """
+    fine = math.isqrt(count - 1) + 1
+    coarse = -(-count // fine)
+    offsets = step * (start + fine * np.arange(coarse))
+    left = np.exp(1j * np.multiply.outer(offsets, loss)) * weight
+    right = np.exp(1j * step * np.multiply.outer(loss, np.arange(fine)))
+    return np.asarray((left @ right).ravel()[:count])
 
 
 def _log1p(z: ComplexArray) -> ComplexArray:

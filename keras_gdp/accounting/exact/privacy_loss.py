@@ -23,18 +23,23 @@ import numpy as np
 from keras_gdp.accounting.exact.moments import (
     Array,
     ComplexArray,
-    Nodes,
+    Measure,
+    QuadratureTooLargeError,
 )
+
+_MOST_WORK = 1.5e9  # exponentials on one line: beyond, a grid is faster
 
 
 class Loss(ABC):
     """Privacy loss of one release, from P against Q."""
 
     smooth: bool = True  # False: the loss has atoms, its transform need not decay
+    atom: float = 0.0  # the largest atom of a smooth loss all the same
     infinite_mass: float = 0.0  # P(L = inf)
     max_loss: float = math.inf  # largest finite value of L
     largest_order: float = math.inf  # up to which s the cumulant can be computed
     lost: tuple[float, float] = (0.0, 0.0)  # masses under P and Q that were left out
+    far: "Jump | None" = None  # what was left out
 
     @abstractmethod
     def line(self, c: float, step: float, start: int, count: int) -> ComplexArray:
@@ -55,22 +60,6 @@ class Loss(ABC):
         cumulant no rare outcome can rule is returned as it is.
         """
         return self
-
-    def log_lost_moment(self, s: float) -> float:
-        """Log of E_P[exp(-s L)] over the outcomes that were left out."""
-        return -math.inf
-
-    def lost_nodes(self, around: float, scale: float) -> list[tuple[Array, Array]]:
-        """Gauss-Legendre quadrature over the outcomes that were left out.
-
-        Args:
-            around: A loss about which the integrand changes fast,
-            scale: over changes of the loss of this size.
-
-        Returns:
-            Logarithms of weights under P, and losses, panel by panel.
-        """
-        return []
 
     @abstractmethod
     def masses(self, edges: Array) -> tuple[Array, Array, float]:
@@ -119,32 +108,49 @@ class GaussianLoss(Loss):
         return 0.5 * self.mu**2 - 13.0 * self.mu
 
 
-class QuadratureLoss(Loss):
-    """A loss whose cumulant is summed over nodes, kept for every range of requests."""
+class Quadrature(ABC):
+    """A cumulant summed over nodes, kept for every range of requests."""
 
     def __init__(self) -> None:
-        self._nodes: dict[tuple[int, int], Nodes] = {}
+        self._nodes: dict[tuple[int, int], Measure] = {}
 
     @abstractmethod
-    def _build(self, t: float, frequency: float) -> Nodes:
+    def _build(self, t: float, frequency: float) -> Measure:
         """Makes the nodes for exponents up to t, frequencies up to `frequency`."""
 
-    def nodes(self, t: float, frequency: float) -> Nodes:
+    def nodes(self, t: float, frequency: float) -> Measure:
         """Nodes good for exponents up to t, frequencies up to `frequency`."""
         key = (_bucket(t), _bucket(frequency))
         if key not in self._nodes:
             self._nodes[key] = self._build(2.0 ** key[0], 2.0 ** key[1])
         return self._nodes[key]
 
-    def rounding(self, s: float) -> float:
-        return self.nodes(1.0 + s, 1.0).rounding(s)
-
     def line(self, c: float, step: float, start: int, count: int) -> ComplexArray:
+        """K at c + i step (start, ..., start + count - 1), modulo 2 pi i."""
         nodes = self.nodes(1.0 + c, step * (start + count))
+        if nodes.size * (start + count) > _MOST_WORK:
+            raise QuadratureTooLargeError
         return nodes.line(c, step, start, count)
 
     def real(self, s: float) -> tuple[float, float, float]:
+        """K(s), K'(s), K''(s) for real s > -1."""
         return self.nodes(1.0 + s, 1.0).real(s)
+
+    def rounding(self, s: float) -> float:
+        """Rough size of the rounding error of K(s)."""
+        return self.nodes(1.0 + s, 1.0).rounding(s)
+
+
+class Jump(Quadrature):
+    """The cumulant of far outcomes, E_P[exp(s L)] over them alone."""
+
+    @abstractmethod
+    def below(self, threshold: float) -> "Jump":
+        """Those of them with losses up to about a threshold."""
+
+
+class QuadratureLoss(Quadrature, Loss):
+    """A loss whose cumulant is summed over nodes."""
 
 
 class DiscreteLoss(Loss):

@@ -1,23 +1,27 @@
 """Ways to read delta near an epsilon: contours, and grids where none will do."""
 
+import contextlib
 import functools
 import math
 from typing import Protocol
 
 from keras_gdp.accounting.exact.composition import Composition
-from keras_gdp.accounting.exact.contour import Contour, ContourDoesNotConverge, Value
+from keras_gdp.accounting.exact.contour import (
+    GOOD_ERROR,
+    ContourDoesNotConverge,
+    Value,
+    refined_contour,
+)
 from keras_gdp.accounting.exact.far_jumps import without_far
 from keras_gdp.accounting.exact.grid import GridSum
 from keras_gdp.accounting.exact.moments import QuadratureTooLargeError
-from keras_gdp.accounting.exact.one_jump import OneJump, one_jump_threshold
-from keras_gdp.accounting.exact.saddle import Saddle, saddle_for_epsilon
+from keras_gdp.accounting.exact.one_jump import OneJump, one_jump_log_delta
+from keras_gdp.accounting.exact.saddle import saddle_for_epsilon
 
-__all__ = ["GOOD_ERROR", "Grids", "Reading", "contour_at", "plain_contour"]
+__all__ = ["Grids", "Reading", "contour_at"]
 
-GOOD_ERROR = 5e-10  # relative, of delta: better is not looked for
-_POOR_ERROR = 1e-2
 _LOOKS = 3  # thresholds that may be tried, each from a better delta
-_GRID_ERROR = 1e-8  # the same where rounding the losses costs more
+_GRID_ERROR = 1e-8  # of delta: better is not looked for where losses are rounded
 
 
 class Reading(Protocol):
@@ -31,45 +35,27 @@ class Reading(Protocol):
         """
 
 
-def plain_contour(composition: Composition, saddle: Saddle) -> Contour | None:
-    """A contour with all jumps in it, None if it does not converge."""
-    try:
-        found = Contour(composition, saddle)
-        value, _, error = found.value(saddle.epsilon)
-        if GOOD_ERROR < error < _POOR_ERROR:  # the saddle's rough delta was too rough
-            better = Contour(composition, saddle._replace(log_delta=value))
-            if better.value(saddle.epsilon).error < error:
-                return better
-    except ContourDoesNotConverge:
-        return None
-    return found
-
-
 def contour_at(composition: Composition, epsilon: float) -> Reading | None:
     """The contour, or sum of contours, with the smallest error; None if none is."""
-    best: Reading | None
+    best: Reading | None = None
     saddle = saddle_for_epsilon(composition, epsilon)
-    best = plain_contour(composition, saddle)
-    log_delta, least = saddle.log_delta, math.inf
-    if best is not None:
-        value, _, least = best.value(epsilon)
-        log_delta = value if least < 1.0 else log_delta
-    for _ in range(_LOOKS):
-        if least <= GOOD_ERROR:
-            break
-        threshold = one_jump_threshold(composition, log_delta)
-        if threshold is None:
-            break
-        try:
-            found = OneJump(composition, threshold, epsilon)
+    log_delta, least = -math.inf, math.inf
+    with contextlib.suppress(ContourDoesNotConverge):
+        best = refined_contour(composition, saddle)
+        log_delta, _, least = best.value(epsilon)
+    with contextlib.suppress(ContourDoesNotConverge, QuadratureTooLargeError):
+        if least > 0.1:  # far jumps lead the saddle point astray
+            log_delta = one_jump_log_delta(composition, epsilon)
+        for _ in range(_LOOKS):
+            if least <= GOOD_ERROR:
+                break
+            found = OneJump(composition, log_delta, epsilon)
             value, _, error = found.value(epsilon)
-        except (ContourDoesNotConverge, QuadratureTooLargeError):
-            break
-        if error < least:
-            best, least = found, error
-        if abs(value - log_delta) < 1.0:
-            break
-        log_delta = value
+            if error < least:
+                best, least = found, error
+            if abs(value - log_delta) < 1.0:
+                break
+            log_delta = value
     return best
 
 

@@ -13,7 +13,7 @@ import math
 from collections.abc import Callable
 from typing import NamedTuple
 
-from keras_gdp.accounting.exact.composition import Composition
+from keras_gdp.accounting.exact.composition import Cumulant
 
 __all__ = [
     "Saddle",
@@ -34,7 +34,7 @@ class Saddle(NamedTuple):
     curvature: float
 
 
-def _at(composition: Composition, c: float) -> Saddle:
+def _at(composition: Cumulant, c: float) -> Saddle:
     """The saddle at abscissa c, with the epsilon that it belongs to."""
     k0, k1, k2 = composition.real(c)
     epsilon = k1 - 1.0 / c - 1.0 / (1.0 + c)
@@ -44,7 +44,7 @@ def _at(composition: Composition, c: float) -> Saddle:
     return Saddle(c, epsilon, log_delta, curvature)
 
 
-def _scale(composition: Composition) -> float:
+def _scale(composition: Cumulant) -> float:
     """A first abscissa: one over the loss's standard deviation, roughly."""
     variance = composition.real(0.5)[2]
     scale = 1.0 / math.sqrt(max(variance, 1e-20))
@@ -52,12 +52,12 @@ def _scale(composition: Composition) -> float:
 
 
 def saddle_for_epsilon(
-    composition: Composition, epsilon: float, start: float = 0.0
+    composition: Cumulant, epsilon: float, start: float = 0.0
 ) -> Saddle:
     """Saddle at a given epsilon; c is capped where delta is 0 for all purposes.
 
     Args:
-        composition: One direction of a composition.
+        composition: One direction of a composition, or a part of it.
         epsilon: Any real number.
         start: A first guess of c, 0 for none.
     """
@@ -70,7 +70,7 @@ def saddle_for_epsilon(
     return _at_epsilon(point, epsilon)
 
 
-def saddle_for_delta(composition: Composition, log_delta: float) -> Saddle:
+def saddle_for_delta(composition: Cumulant, log_delta: float) -> Saddle:
     """Saddle whose rough delta is the given one."""
 
     def gap(point: Saddle) -> tuple[float, float, float]:
@@ -81,7 +81,7 @@ def saddle_for_delta(composition: Composition, log_delta: float) -> Saddle:
 
 
 def _newton(
-    composition: Composition,
+    composition: Cumulant,
     start: float,
     gap: Callable[[Saddle], tuple[float, float, float]],
 ) -> Saddle:
@@ -112,13 +112,13 @@ def _at_epsilon(point: Saddle, epsilon: float) -> Saddle:
     return point._replace(epsilon=epsilon, log_delta=log_delta)
 
 
-def saddle_at(composition: Composition, c: float, near: Saddle) -> Saddle:
+def saddle_at(composition: Cumulant, c: float, near: Saddle) -> Saddle:
     """Another abscissa for the epsilon and log delta of a saddle."""
     point = _at(composition, c)
     return point._replace(epsilon=near.epsilon, log_delta=near.log_delta)
 
 
-def chernoff(composition: Composition, c: float, epsilon: float) -> float:
+def chernoff(composition: Cumulant, c: float, epsilon: float) -> float:
     """Logarithm of an upper bound on delta(epsilon) - delta(inf), for any c > 0.
 
     (1 - exp(-x))_+ <= kappa exp(c x) with kappa = c^c / (1 + c)^(1 + c).
