@@ -16,7 +16,10 @@ def note(variables, optimizer):
     """Notes that the ledger of an optimizer is that of these variables from now on."""
     for variable in variables:
         key = id(variable)
-        reference = weakref.ref(variable, lambda _, key=key: _HOLDERS.pop(key, None))
+        # The defaults outlive the module's names when the interpreter shuts down.
+        reference = weakref.ref(
+            variable, lambda _, forget=_HOLDERS.pop, key=key: forget(key, None)
+        )
         _HOLDERS[key] = (reference, optimizer)
 
 
