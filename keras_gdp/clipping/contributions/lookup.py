@@ -6,9 +6,9 @@ from keras_gdp.clipping.contributions.base import (
     Contribution,
     by_rows,
     fits,
-    frobenius,
     guarded,
     select,
+    squares,
     weigh,
 )
 
@@ -50,7 +50,7 @@ class Lookup(Contribution):
 
     def scale(self):
         tokens = tf.cast(tf.shape(self.tensors[1])[1], tf.float64)
-        return tf.sqrt(tokens) * frobenius(self.tensors[0])
+        return tf.sqrt(tokens * tf.cast(squares(self.tensors[0]), tf.float64))
 
     def squared_norms(self):
         tokens = self.tensors[1].shape[1]
