@@ -149,22 +149,35 @@ def one_run_audit(
     References:
         Steinke, Nasr, Jagielski (2023), "Privacy auditing with one (1) training run",
         Algorithm 1 and Theorem 5.2.
-    """
-    from keras_gdp.audit.losses import per_example_losses
 
-    x, y = np.asarray(canaries[0]), np.asarray(canaries[1])
-    if len(x) != len(y) or len(x) < 2:
+    Raises:
+        ValueError: For values out of range, or if `train` or `score` does not return
+            what it should.
+    """
+    from keras_gdp.audit.losses import checked_pair, per_example_losses
+
+    x, y = (np.asarray(part) for part in checked_pair("canaries", canaries))
+    if x.ndim == 0 or y.ndim == 0 or len(x) != len(y) or len(x) < 2:
         raise ValueError(
             "Argument `canaries` must be a pair of arrays of one length, at least 2. "
-            f"Received lengths {len(x)} and {len(y)}."
+            f"Received shapes {x.shape} and {y.shape}."
         )
+    for name, function, call in (
+        ("train", train, "train(x, y)"),
+        ("score", score, "score(model, x, y)"),
+    ):
+        if not callable(function) and not (name == "score" and function is None):
+            raise ValueError(
+                f"Argument `{name}` must be a function, called as `{call}`. Received: "
+                f"{name}={function!r}."
+            )
     delta = _validate.probability("delta", delta)
     confidence = checked_confidence(confidence)
     tried = _numbers_of_guesses(guesses, len(x))
     member = np.random.default_rng(seed).random(len(x)) < 0.5
     model = train(x[member], y[member])
     if score is None:
-        scores = -per_example_losses(model, x, y)
+        scores = -per_example_losses(model, x, y, source="What `train` returns")
     else:
         scores = np.asarray(score(model, x, y), "float64")
     if scores.shape != (len(x),):

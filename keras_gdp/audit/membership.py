@@ -19,13 +19,14 @@ class MembershipInference:
     Attributes:
         auc: Area under the ROC curve: the probability that a random member has a
             smaller loss than a random non-member, ties counting half.
-        auc_interval: Its asymptotic confidence interval (DeLong et al. 1988).
+        auc_interval: Its asymptotic confidence interval (DeLong et al. 1988), for
+            independent examples, as both intervals.
         advantage: True positive minus false positive rate of a threshold that was
             chosen on one half of the losses and evaluated on the other.
         advantage_interval: Its confidence interval, from exact binomial intervals of
             the two rates.
         threshold: That threshold on the loss; smaller losses are guessed members.
-        confidence: Level of each interval.
+        confidence: Level of each interval, if the examples were independent.
         members: Number of members.
         non_members: Number of non-members.
         auc_bound: Largest AUC that the guarantee allows, or `None` without one.
@@ -47,8 +48,15 @@ class MembershipInference:
     roc: tuple = field(repr=False, compare=False)
 
     @property
-    def contradicts(self) -> bool:
-        """Whether the attack rules the guarantee out, at the level of confidence."""
+    def suggests_violation(self) -> bool:
+        """Whether the advantage's interval lies above what the guarantee allows.
+
+        Evidence against the guarantee, not a refutation: a guarantee limits the attack
+        on one example over fresh runs, and the examples of one run share its
+        randomness. A mechanism that answers everything at once, but rarely, keeps its
+        guarantee and can be far above the bound in the runs in which it answers. Repeat
+        the training, or see `one_run_audit`, whose bound assumes no independence.
+        """
         return (
             self.advantage_bound is not None
             and self.advantage_interval[0] > self.advantage_bound
@@ -65,7 +73,13 @@ class MembershipInference:
                 f"; the guarantee allows AUC {self.auc_bound:.4f}, advantage "
                 f"{self.advantage_bound:.4f}"
             )
-        return f"{text} ({self.confidence:g} confidence)"
+        text += (
+            f" ({self.confidence:g} confidence, if the examples of one run were "
+            "independent)"
+        )
+        if self.suggests_violation:
+            text += "; above the guarantee: evidence against it, not a refutation"
+        return text
 
     def plot(self, ax=None):
         """Draws the ROC curve; needs matplotlib. Returns the axes."""
@@ -107,10 +121,19 @@ def membership_inference(
     Returns:
         A `MembershipInference`. The guarantee limits the attack on each single example,
         over fresh runs; the intervals treat the examples of one run as independent,
-        which is an approximation. `one_run_audit` makes no such assumption.
-    """
-    from keras_gdp.audit.losses import per_example_losses
+        which they are not: they share the randomness of the run. A guarantee that is
+        beaten here is under suspicion, not refuted. `one_run_audit` makes no such
+        assumption.
 
+    Raises:
+        ValueError: For values out of range, or a model that is not compiled.
+    """
+    from keras_gdp.audit.losses import checked_pair, per_example_losses
+
+    members = checked_pair("members", members)
+    non_members = checked_pair("non_members", non_members)
+    guarantee = _as_tradeoff(guarantee)
+    confidence = checked_confidence(confidence)
     return loss_threshold_attack(
         per_example_losses(model, *members),
         per_example_losses(model, *non_members),
@@ -152,12 +175,12 @@ def loss_threshold_attack(
         )
     )
     confidence = checked_confidence(confidence)
+    f = _as_tradeoff(guarantee)
     auc, deviation = _auc(inside, outside)
     width = float(stats.norm.isf((1.0 - confidence) / 2.0)) * deviation
     threshold, advantage, interval = _split_advantage(
         inside, outside, confidence, np.random.default_rng(seed)
     )
-    f = _as_tradeoff(guarantee)
     return MembershipInference(
         auc=auc,
         auc_interval=(max(0.0, auc - width), min(1.0, auc + width)),
@@ -174,7 +197,14 @@ def loss_threshold_attack(
 
 
 def _checked_losses(name, losses):
-    losses = np.asarray(losses, "float64")
+    try:
+        losses = np.asarray(losses, "float64")
+    except (TypeError, ValueError):
+        raise ValueError(
+            f"Argument `{name}` must be an array of numbers, one loss per example. "
+            f"Received: {name}={losses!r}. `membership_inference` computes the losses "
+            "of a compiled model."
+        ) from None
     if losses.ndim != 1 or len(losses) < 4 or np.isnan(losses).any():
         raise ValueError(
             f"Argument `{name}` must be an array of at least 4 losses without NaN. "
@@ -235,14 +265,13 @@ def _split_advantage(inside, outside, confidence, rng):
 def _as_tradeoff(guarantee):
     if guarantee is None or isinstance(guarantee, _tradeoff.TradeOff):
         return guarantee
-    try:
-        epsilon, delta = guarantee
-    except TypeError:
+    if not isinstance(guarantee, tuple | list) or len(guarantee) != 2:
         raise ValueError(
             "Argument `guarantee` must be a keras_gdp.tradeoff.TradeOff or a pair "
-            f"(epsilon, delta). Received: guarantee={guarantee!r}."
-        ) from None
-    return _tradeoff.approximate_dp(epsilon, delta)
+            f"(epsilon, delta). Received: guarantee={guarantee!r}. Give what the "
+            "training promises, such as (1.0, 1e-5)."
+        )
+    return _tradeoff.approximate_dp(*guarantee)
 
 
 def _largest_auc(f):

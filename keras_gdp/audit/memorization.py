@@ -181,10 +181,32 @@ def label_memorization(
             settings.
     """
     x = np.asarray(x)
+    for name, function in (("model_fn", model_fn), ("optimizer_fn", optimizer_fn)):
+        if not callable(function):
+            raise ValueError(
+                f"Argument `{name}` must be a function, which is called for every run. "
+                f"Received: {name}={function!r}."
+            )
+    if x.ndim == 0 or len(x) == 0:
+        raise ValueError(
+            "Argument `x` must be an array with a leading axis of examples, at least "
+            f"one. Received shape {x.shape}."
+        )
     num_classes = _validate.count("num_classes", num_classes, minimum=2)
     epochs = _validate.count("epochs", epochs, minimum=1)
     delta = _validate.delta("delta", delta)
     confidence = checked_confidence(confidence)
+    if isinstance(budgets, str) or np.ndim(budgets) != 1 or not len(budgets):
+        raise ValueError(
+            "Argument `budgets` must be a list of epsilons, at least one. Received: "
+            f"budgets={budgets!r}. For a single one pass `budgets=[1.0]`."
+        )
+    advice = "It is the expected batch size, a part of the examples of `x`."
+    if _validate.positive("batch_size", batch_size, advice) > len(x):
+        raise ValueError(
+            "Argument `batch_size` must not exceed the number of examples. Received: "
+            f"batch_size={batch_size!r} with {len(x)} examples. {advice}"
+        )
     budgets = sorted(
         _validate.positive("budgets", epsilon, infinite=True) for epsilon in budgets
     )

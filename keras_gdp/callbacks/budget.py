@@ -1,6 +1,7 @@
 """The privacy budget as a Keras callback."""
 
 import math
+import os
 import time
 
 import keras
@@ -108,6 +109,12 @@ class PrivacyBudget(keras.callbacks.Callback):
         self.dataset = dataset
         self.ledger = ledger
         self.verbose = verbose
+        if ledger is not None and not isinstance(ledger, str | os.PathLike):
+            raise ValueError(
+                "Argument `ledger` must be the path of a JSON file, or None for no "
+                f"second record. Received: ledger={ledger!r}. Pass a path such as "
+                "'model.privacy.json'."
+            )
         self._declared = _declared_sampling(dataset, num_examples, batch_size, sampling)
         self._num_examples, self._batch_size = num_examples, batch_size
         if optimizer is not None and not isinstance(optimizer, PrivateOptimizer):
@@ -258,6 +265,15 @@ class PrivacyBudget(keras.callbacks.Callback):
             yield (
                 f"the sampling {_from_seed('seed', getattr(source, 'seed', None))}: "
                 "the amplification holds only against those who do not know it"
+            )
+        samplings = [phase.sampling for phase in phases] + [self._declared]
+        examples = [s.num_examples for s in samplings if s and s.num_examples]
+        if examples and self.delta * max(examples) >= 1.0:
+            yield (
+                f"delta = {self.delta:g} is not below one over the number of examples, "
+                f"{max(examples)}: publishing an example at random would satisfy it. "
+                "Choose a delta well below"
+                f" {1.0 / max(examples):.3g}"
             )
         if self.accountant == "clt":
             yield "the chosen epsilon is an estimate and can lie below the truth"

@@ -1,6 +1,7 @@
 """The mixin that makes a Keras optimizer differentially private."""
 
 import contextlib
+import functools
 import weakref
 from types import MappingProxyType
 
@@ -28,10 +29,32 @@ from keras_gdp.training.validate import checked_engine
 __all__ = ["PrivateOptimizer"]
 
 _NO_LIMIT = 2**62
+# Noise of this standard deviation, times any draw and any loss scale, is a float32
+# number, also where adaptive bounds have grown by 1e12 and a model has many layers.
+_SMALLEST_STDDEV, _LARGEST_STDDEV = 1e-36, 1e34
+_LARGEST_ADAPTIVE_MULTIPLIER = 1e15
 
 
 class _NoisedGradients(list):
     """Gradients that were clipped per example and noised; only made below."""
+
+
+def _naming_what_is_missing(init):
+    """Has a missing `noise_multiplier` reported under the public class's name."""
+
+    @functools.wraps(init)
+    def checked(self, *args, **kwargs):
+        if "noise_multiplier" not in kwargs:
+            raise TypeError(
+                f"Argument `noise_multiplier` of {type(self).__name__} is missing. "
+                "Give the standard deviation of the noise in units of `l2_norm_clip`, "
+                f"such as `{type(self).__name__}(..., l2_norm_clip=1.0, "
+                "noise_multiplier=1.1)`; `keras_gdp.accounting.noise_multiplier_for` "
+                "finds it for a budget."
+            )
+        init(self, *args, **kwargs)
+
+    return checked
 
 
 class PrivateOptimizer(PrivateUpdate):
@@ -63,9 +86,11 @@ class PrivateOptimizer(PrivateUpdate):
         **kwargs: Passed to the Keras parent.
 
     Raises:
+        TypeError: If `noise_multiplier` is missing.
         ValueError: For values out of range, and for `gradient_accumulation_steps`.
     """
 
+    @_naming_what_is_missing
     def __init__(
         self,
         *args,
@@ -84,6 +109,7 @@ class PrivateOptimizer(PrivateUpdate):
             "It is the noise's standard deviation in units of `l2_norm_clip`; "
             "`keras_gdp.accounting.noise_multiplier_for` finds it for a budget.",
         )
+        _check_noise_range(strategy, noise_multiplier)
         if batch_size is not None:
             batch_size = _validate.positive("batch_size", batch_size)
         if physical_batch_size is not None:
@@ -100,8 +126,13 @@ class PrivateOptimizer(PrivateUpdate):
                 "instead: it splits the batch inside the step, noise is added once."
             )
         super().__init__(*args, **kwargs)
-        # The state of a strategy belongs to one optimizer.
+        # The state of a strategy belongs to one optimizer, as do its arguments: whoever
+        # changes theirs later must not change what is saved.
         strategy = strategy.owned_copy()
+        if isinstance(l2_norm_clip, ClippingStrategy):
+            l2_norm_clip = strategy
+        if isinstance(clipping, ClippingStrategy):
+            clipping = strategy
         self._settings = MappingProxyType(
             {
                 "l2_norm_clip": l2_norm_clip,
@@ -259,6 +290,7 @@ class PrivateOptimizer(PrivateUpdate):
     def build(self, variables):
         if not self.built:
             self.strategy.build(variables, self._add_strategy_variable)
+            _check_noise_range(self.strategy, self.noise_multiplier)
         super().build(variables)
 
     def _add_strategy_variable(self, shape, initializer, name):
@@ -387,11 +419,19 @@ class PrivateOptimizer(PrivateUpdate):
 
         Raises:
             UnsupportedLayerError: If computing the loss writes variables.
-            ValueError: If `loss_fn` does not return a scalar, or if `sample_weight`
-                is missing for the padded batches of a `PoissonDataset`.
+            ValueError: If `loss_fn` does not return a floating-point scalar, if
+                `variables` is not a list of variables, if the tensors of `batch` have
+                no leading axis of one length, or if `sample_weight` is missing for
+                the padded batches of a `PoissonDataset`.
         """
+        if not callable(loss_fn):
+            raise ValueError(
+                "Argument `loss_fn` must be a function of one example. Received: "
+                f"loss_fn={loss_fn!r}. For a named Keras loss pass a function such as "
+                "`lambda example: loss(example[1][None], model(example[0][None]))[0]`."
+            )
+        variables = _checked_variables(variables)
         self.refresh_after_fork()
-        variables = list(variables)
         if sample_weight is None and self.fitted is not None and self.fitted.padded:
             raise ValueError(
                 "Argument `sample_weight` is missing. The batches of a PoissonDataset "
@@ -403,22 +443,27 @@ class PrivateOptimizer(PrivateUpdate):
             example, weight = tf.nest.map_structure(
                 lambda leaf: None if leaf is None else leaf[0], row
             )
-            loss = tf.convert_to_tensor(loss_fn(example))
-            if loss.shape.num_elements() != 1:
+            loss = loss_fn(example)
+            if loss is None:
                 raise ValueError(
-                    "`loss_fn` must return a scalar for one example. Received shape "
-                    f"{loss.shape}."
+                    "`loss_fn` must return a scalar for one example. Received: None. "
+                    "End it with `return loss`."
+                )
+            loss = tf.convert_to_tensor(loss)
+            if loss.shape.num_elements() != 1 or not loss.dtype.is_floating:
+                raise ValueError(
+                    "`loss_fn` must return a floating-point scalar for one example. "
+                    f"Received shape {loss.shape}, dtype {loss.dtype.name}. Reduce the "
+                    "loss of the example to one number."
                 )
             loss = tf.reshape(loss, [])
             return loss * tf.cast(weight, loss.dtype), [loss[None]]
 
-        batch = as_tensors(batch)
-        rows = num_rows(batch)
+        batch, rows = _checked_batch(batch)
         if sample_weight is None:
             sample_weight = tf.ones([rows])
         sample_weight = _row_weights(sample_weight, rows)
         batch = (batch, sample_weight)
-        self.resolve_batch_size(rows if isinstance(rows, int) else None)
         objective = Objective(
             example_loss,
             [v.value if isinstance(v, keras.Variable) else v for v in variables],
@@ -426,6 +471,8 @@ class PrivateOptimizer(PrivateUpdate):
         specs = specs_of(batch)
         self.prepare_clipping(variables, objective, specs)
         engine, _ = checked_engine(self, objective, specs)
+        # Once nothing more is refused: it fixes the divisor.
+        self.resolve_batch_size(rows if isinstance(rows, int) else None)
         clipped = engine.clip(objective, batch, tf.not_equal(sample_weight, 0.0))
         self.apply_clipped_sum(clipped, variables)
         return clipped.outputs[0]
@@ -460,6 +507,63 @@ class PrivateOptimizer(PrivateUpdate):
             if isinstance(config.get(name), dict):
                 config[name] = keras.saving.deserialize_keras_object(config[name])
         return super().from_config(config, custom_objects=custom_objects)
+
+
+def _check_noise_range(strategy, noise_multiplier):
+    """Raises if the noise would over- or underflow in float32."""
+    # Not known before the strategy is built, or started, where it is NaN or 0.
+    sensitivity = float(strategy.sensitivity)
+    stddev = noise_multiplier * (sensitivity if sensitivity > 0 else 1.0)
+    adaptive = strategy.side_noise_multiplier is not None
+    largest = max(noise_multiplier, strategy.side_noise_multiplier or 0.0)
+    if (
+        stddev > _LARGEST_STDDEV
+        or 0 < stddev < _SMALLEST_STDDEV
+        or (adaptive and largest > _LARGEST_ADAPTIVE_MULTIPLIER)
+    ):
+        raise ValueError(
+            "Argument `noise_multiplier` times the sensitivity is the noise's standard "
+            f"deviation, which must be 0 or lie in [{_SMALLEST_STDDEV:g}, "
+            f"{_LARGEST_STDDEV:g}] to be drawn in float32, and multipliers of adaptive "
+            f"strategies must be at most {_LARGEST_ADAPTIVE_MULTIPLIER:g}. Received: "
+            f"noise_multiplier={noise_multiplier:g} with {strategy!r}. Clip to about "
+            "1.0 and scale the learning rate instead."
+        )
+
+
+def _checked_variables(variables):
+    advice = "Pass a list of Keras variables, such as `model.trainable_variables`."
+    expected = "Argument `variables` must be a non-empty list of variables. Received"
+    kinds = keras.Variable | tf.Variable
+    if isinstance(variables, kinds):
+        raise ValueError(f"{expected} a single one: {variables!r}. {advice}")
+    try:
+        listed = list(variables)
+    except TypeError:
+        raise ValueError(f"{expected}: variables={variables!r}. {advice}") from None
+    for variable in listed:
+        if not isinstance(variable, kinds):
+            raise ValueError(f"{expected} an element {variable!r}. {advice}")
+    if not listed:
+        raise ValueError(
+            f"{expected}: variables={variables!r}. {advice} A model has none before it "
+            "is built."
+        )
+    return listed
+
+
+def _checked_batch(batch):
+    """Returns the batch as tensors, and its number of rows."""
+    try:
+        batch = as_tensors(batch)
+        return batch, num_rows(batch)
+    except (TypeError, ValueError) as error:
+        raise ValueError(
+            "Argument `batch` must be a dense tensor, or a nested structure of dense "
+            "tensors, with a leading axis of examples, as many in each. Received one "
+            f"that is not: {error} Convert lists with `np.asarray`, after padding rows "
+            "of different lengths."
+        ) from error
 
 
 def _row_weights(sample_weight, rows):

@@ -7,6 +7,7 @@ from keras_gdp.clipping.made_up import start_strategy
 from keras_gdp.clipping.recording import plan_units
 from keras_gdp.errors import PrivacyError
 from keras_gdp.training import _keras
+from keras_gdp.training.interface import PrivateUpdate
 from keras_gdp.training.objective import model_objective
 from keras_gdp.training.validate import checked_engine
 
@@ -31,11 +32,19 @@ def explain_clipping(model, optimizer=None, *, batch=None) -> str:
         UnsupportedLayerError: If the model cannot be trained privately.
         ValueError: If the model is not compiled with a DP optimizer and none is given.
     """
-    optimizer = optimizer or _keras.private_optimizer(model)
-    if optimizer is None:
+    if not isinstance(model, keras.Model):
         raise ValueError(
-            "Argument `optimizer` must be a DP optimizer, or `model` compiled with one."
-            f" Received: optimizer={optimizer}."
+            "Argument `model` must be a compiled Keras model. Received: "
+            f"model={model!r}."
+        )
+    if optimizer is None:
+        optimizer = _keras.private_optimizer(model)
+    if not isinstance(optimizer, PrivateUpdate):
+        if optimizer is None:
+            optimizer = getattr(model, "optimizer", None)
+        raise ValueError(
+            "Argument `optimizer` must be a DP optimizer, such as keras_gdp.DPAdam, or "
+            f"`model` compiled with one. Received: optimizer={optimizer!r}."
         )
     loss = _keras.compute_loss
     if batch is None:

@@ -141,6 +141,12 @@ def _sampling_of(optimizer, arguments):
     split = arguments["validation_split"]
     if split and arguments["validation_data"] is None:
         length = int(length * (1.0 - split))
+    if length == 0:
+        raise ValueError(
+            "Argument `x` of `fit` holds no example to train on. Received arrays of "
+            f"{_array_length(source)} rows, validation_split={split!r}. Check how the "
+            "data was loaded and split."
+        )
     steps = arguments["steps_per_epoch"]
     if batch_size is None:
         batch_size = -(-length // steps) if steps else 32

@@ -33,6 +33,7 @@ def train_step(model, data):
             f"{tf.distribute.get_strategy().num_replicas_in_sync} replicas. Train "
             "outside of `strategy.scope()`."
         )
+    _check_targets(model, batch[1])
     rows = num_rows(batch)
     optimizer.resolve_batch_size(rows if isinstance(rows, int) else None)
     _keras.build(model, batch)
@@ -49,6 +50,19 @@ def train_step(model, data):
     penalty, penalty_gradients = regularizer_gradients(model)
     optimizer.apply_clipped_sum(clipped, model.trainable_variables, penalty_gradients)
     return _metrics(model, batch, present, clipped, outputs, penalty)
+
+
+def _check_targets(model, y):
+    """Raises if the compiled loss needs targets and there are none."""
+    losses = [loss for loss in keras.tree.flatten(model.loss) if loss is not None]
+    own = type(model).compute_loss is not keras.Model.compute_loss
+    if y is None and losses and not own:
+        raise ValueError(
+            f"Argument `y` of `fit` is missing: model {model.name!r} is compiled with "
+            f"loss={model.loss!r}, which compares predictions with targets. Received: "
+            "y=None. Pass `y=`, or serve `(x, y)` batches; for a loss without targets "
+            "use `add_loss` in the model, and compile without `loss`."
+        )
 
 
 def _validated_engine(model, optimizer, objective, outputs, specs):

@@ -64,17 +64,32 @@ class LargeBatchRow:
             optimizer_class: A DP optimizer class; by default `keras_gdp.DPSGD`.
             l2_norm_clip: The clip norm, or a clipping strategy.
             **options: Passed to the optimizer, such as `physical_batch_size`.
+
+        Raises:
+            ValueError: If `optimizer_class` is no DP optimizer class.
         """
         import keras_gdp as gdp
+        from keras_gdp.optimizers import PrivateOptimizer
         from keras_gdp.tuning.warm_up import LinearWarmUp
 
+        if optimizer_class is None:
+            optimizer_class = gdp.DPSGD
+        if not (
+            isinstance(optimizer_class, type)
+            and issubclass(optimizer_class, PrivateOptimizer)
+        ):
+            raise ValueError(
+                "Argument `optimizer_class` must be a DP optimizer class, such as "
+                f"keras_gdp.DPSGD. Received: optimizer_class={optimizer_class!r}. "
+                "`keras_gdp.make_private` makes one of any Keras optimizer class."
+            )
         noise = self.noise_multiplier
         if isinstance(l2_norm_clip, gdp.clipping.ClippingStrategy):
             noise = l2_norm_clip.noise_multiplier_for(noise)
         rate = self.learning_rate
         if self.warmup_steps:
             rate = LinearWarmUp(rate, self.warmup_steps)
-        return (optimizer_class or gdp.DPSGD)(
+        return optimizer_class(
             learning_rate=rate,
             l2_norm_clip=l2_norm_clip,
             noise_multiplier=noise,
@@ -226,15 +241,34 @@ def large_batch(
             f"warmup_epochs={warmup_epochs:g}, epochs={epochs}."
         )
     if batch_sizes is None:
-        doublings = max(0, math.floor(math.log2(total / base_size)))
+        if base_size > total:
+            raise ValueError(
+                "Argument `base_batch_size` must not exceed `num_examples` where no "
+                "`batch_sizes` are given. Received: "
+                f"base_batch_size={base_size:g} (128 by default) with "
+                f"num_examples={total}. Pass `batch_sizes=[...]`, or a smaller base "
+                "with the learning rate that fits it."
+            )
+        doublings = math.floor(math.log2(total / base_size))
         batch_sizes = [base_batch_size * 2**k for k in range(doublings + 1)]
-    rows = []
-    for size in sorted(batch_sizes):
+    try:
+        sizes = [] if isinstance(batch_sizes, str) else list(batch_sizes)
+    except TypeError:
+        sizes = []
+    if not sizes:
+        raise ValueError(
+            "Argument `batch_sizes` must be a list of numbers in (0, num_examples], at "
+            f"least one. Received: batch_sizes={batch_sizes!r}. For a single one pass "
+            "`batch_sizes=[128]`."
+        )
+    for size in sizes:
         if not 0 < _validate.real("batch_sizes", size) <= total:
             raise ValueError(
                 "Argument `batch_sizes` must hold numbers in (0, num_examples]. "
                 f"Received: {size!r} with num_examples={total}."
             )
+    rows = []
+    for size in sorted(sizes):
         steps_per_epoch = max(1, round(total / size))
         k = size / base_size
         factor = {"linear": k, "sqrt": math.sqrt(k), "none": 1.0}[scaling]

@@ -139,5 +139,14 @@ def test_bad_arguments_are_named():
         options = {"delta": 0.0, "score": score, **bad}
         with pytest.raises(ValueError, match=named):
             one_run_audit(train, (x, y), **options)
-    with pytest.raises(ValueError, match="canaries"):
-        one_run_audit(train, (x, y[:5]), delta=0.0)
+    for canaries in ((x, y[:5]), 3, x, (x, y, y), (x, 1.0)):
+        with pytest.raises(ValueError, match="`canaries` must be a pair"):
+            one_run_audit(train, canaries, delta=0.0)
+    for bad in ({"train": 3}, {"score": "loss"}):
+        options = {"train": train, "score": score, **bad}
+        with pytest.raises(ValueError, match=f"`{next(iter(bad))}` must be a function"):
+            one_run_audit(canaries=(x, y), delta=0.0, **options)
+    plain = keras.Sequential([keras.Input((1,)), keras.layers.Dense(1)])
+    for returned in (None, plain):
+        with pytest.raises(ValueError, match="`train` returns must be a compiled"):
+            one_run_audit(lambda x, y, m=returned: m, (x, y), delta=0.0)

@@ -122,12 +122,24 @@ def test_the_figure_shows_every_run():
         ({"inputs": "labels"}, "inputs"),
         ({"delta": 1.0}, "delta"),
         ({"epochs": 0}, "epochs"),
+        ({"budgets": 1.0}, r"budgets=\[1.0\]"),
+        ({"budgets": []}, "budgets"),
+        ({"batch_size": 0}, "batch_size"),
+        ({"batch_size": 301}, "batch_size=301 with 300 examples"),
     ],
     ids=str,
 )
 def test_bad_arguments_are_named(bad, named):
     with pytest.raises(ValueError, match=named):
         run(**{"budgets": [1.0], **bad})
+
+
+def test_functions_and_inputs_are_named():
+    good = {"model_fn": model_fn, "optimizer_fn": optimizer_fn, "x": X}
+    settings = {"delta": 1e-4, "epochs": 1, "batch_size": 5, "num_classes": 4}
+    for bad in ({"model_fn": 1}, {"optimizer_fn": None}, {"x": 3.0}, {"x": X[:0]}):
+        with pytest.raises(ValueError, match=f"`{next(iter(bad))}`"):
+            label_memorization(**{**good, **settings, **bad}, budgets=[1.0])
 
 
 def test_an_optimizer_that_does_not_fit_the_budget_is_refused():

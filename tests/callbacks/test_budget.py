@@ -480,3 +480,20 @@ def test_a_budget_without_declarations_can_be_used_for_one_source_after_another(
         .compose(accounting.Gaussian(2.0), 1)
     )
     assert budget.spent() == pytest.approx(expected.epsilon(DELTA))
+
+
+@pytest.mark.parametrize("ledger", [3, True, b"path"])
+def test_a_ledger_that_is_no_path_is_refused_at_once(ledger):
+    with pytest.raises(ValueError, match="`ledger` must be the path"):
+        gdp.PrivacyBudget(1.0, DELTA, dataset=poisson(), ledger=ledger)
+
+
+@pytest.mark.parametrize(
+    ("delta", "warned"), [(0.5, True), (0.01, True), (9e-3, False)]
+)
+def test_a_delta_that_allows_publishing_an_example_is_pointed_out(delta, warned):
+    trained, train = model(), poisson()
+    budget = gdp.PrivacyBudget(None, delta, dataset=train)
+    trained.fit(train, callbacks=[budget], verbose=0)
+    text = " ".join(str(budget.statement()).split())
+    assert ("not below one over the number of examples, 100" in text) == warned

@@ -188,3 +188,52 @@ def test_weights_of_another_shape_are_refused(weights):
     w = keras.Variable(0.0)
     with pytest.raises(ValueError, match="sample_weight"):
         optimizer().private_step(squared_error(w), BATCH, [w], sample_weight=weights)
+
+
+@pytest.mark.parametrize(
+    ("variables", "received"),
+    [([], "variables=\\[\\]"), ("single", "a single one"), ([1, 2], "1"), (3, "3")],
+    ids=str,
+)
+def test_variables_are_a_list_of_variables(variables, received):
+    w, private = keras.Variable(0.0), optimizer()
+    given = w if variables == "single" else variables
+    with pytest.raises(ValueError, match=f"`variables`.*Received.*{received}"):
+        private.private_step(squared_error(w), BATCH, given)
+    assert not private.built
+
+
+@pytest.mark.parametrize(
+    ("loss", "message"),
+    [
+        ("mse", "`loss_fn` must be a function"),
+        (lambda example: None, "`loss_fn` must return a scalar.*None"),
+        (lambda example: 1, "floating-point scalar"),
+    ],
+    ids=str,
+)
+def test_losses_that_are_none_are_refused_before_anything_is_fixed(loss, message):
+    w, private = keras.Variable(0.0), optimizer(batch_size=None)
+    with pytest.raises(ValueError, match=message):
+        private.private_step(loss, BATCH, [w])
+    assert int(private.private_steps) == 0
+    assert float(private._divisor) == 0.0
+
+
+@pytest.mark.parametrize(
+    "batch",
+    [
+        [[1.0], [1.0, 2.0]],
+        np.array([[1.0], [1.0, 2.0]], dtype=object),
+        [np.ones(4), np.ones(3)],
+        tf.ragged.constant([[1.0], [1.0, 2.0]]),
+        3.0,
+        (),
+    ],
+    ids=["lists", "objects", "lengths", "ragged", "scalar", "empty"],
+)
+def test_batches_without_rows_of_one_length_are_named(batch):
+    w, private = keras.Variable(0.0), optimizer()
+    with pytest.raises(ValueError, match="`batch` must be a dense tensor"):
+        private.private_step(squared_error(w), batch, [w])
+    assert not private.built

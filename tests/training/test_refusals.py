@@ -1,5 +1,7 @@
 """Gradients without clipping and noise never reach the weights."""
 
+import inspect
+
 import keras
 import numpy as np
 import pytest
@@ -245,3 +247,64 @@ def test_metrics_must_not_carry_data_into_the_model(model, named, clipping):
 def test_clip_norms_that_float32_norms_cannot_resolve_are_refused(bound):
     with pytest.raises(ValueError, match="underflow"):
         optimizer(l2_norm_clip=bound)
+
+
+@pytest.mark.parametrize("eager", [False, True])
+def test_a_fit_without_the_targets_of_its_loss_is_refused(eager):
+    model = keras.Sequential([keras.Input((6,)), L.Dense(1)])
+    model.compile(optimizer(), "mse", run_eagerly=eager)
+    assert_refused(model, ValueError, "`y` of `fit` is missing.*'mse'", data=(X,))
+    assert float(model.optimizer._divisor) == 4  # Declared by `fit(batch_size=4)`.
+
+
+def test_a_loss_of_the_models_own_needs_no_targets():
+    class Own(keras.Sequential):
+        def compute_loss(self, x, y, y_pred, *args, **kwargs):
+            return keras.ops.mean(keras.ops.square(y_pred))
+
+    model = Own([keras.Input((6,)), L.Dense(1)])
+    model.compile(optimizer(), "mse")
+    model.fit(X, batch_size=4, verbose=0)
+    assert int(model.optimizer.private_steps) == 2
+
+
+def test_a_fit_without_examples_is_refused():
+    model = keras.Sequential([keras.Input((6,)), L.Dense(1)])
+    model.compile(optimizer(), "mse")
+    assert_refused(model, ValueError, "`x` of `fit` holds no", (X[:0], Y[:0]))
+
+
+@pytest.mark.parametrize("name", [n for n in gdp.__all__ if n.startswith("DP")])
+def test_a_missing_noise_multiplier_names_the_public_class(name):
+    with pytest.raises(TypeError, match=f"`noise_multiplier` of {name} is missing"):
+        getattr(gdp, name)(0.1, l2_norm_clip=1.0)
+    parameter = inspect.signature(getattr(gdp, name)).parameters["noise_multiplier"]
+    assert parameter.default is inspect.Parameter.empty
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [
+        {"noise_multiplier": 1e38, "l2_norm_clip": 100.0},
+        {"noise_multiplier": 1e300},
+        {"noise_multiplier": 1e-30, "l2_norm_clip": 1e-10},
+        {"noise_multiplier": 1e20, "l2_norm_clip": gdp.clipping.AdaptiveQuantile()},
+        {"l2_norm_clip": gdp.clipping.AdaptiveQuantile(0.5, 0.2, 1e300)},
+    ],
+    ids=str,
+)
+def test_noise_that_float32_cannot_hold_is_refused(bad):
+    with pytest.raises(ValueError, match="`noise_multiplier` times the sensitivity"):
+        optimizer(**bad)
+
+
+def test_noise_is_checked_again_when_the_layers_are_known():
+    private = optimizer(l2_norm_clip=gdp.clipping.PerLayer(1e30), noise_multiplier=1e10)
+    with pytest.raises(ValueError, match="`noise_multiplier` times the sensitivity"):
+        private.build([keras.Variable(np.ones(3, "float32"))])
+
+
+@pytest.mark.parametrize("model", ["m", None, 3])
+def test_explain_clipping_names_a_model_that_is_none(model):
+    with pytest.raises(ValueError, match="`model` must be a compiled Keras model"):
+        gdp.explain_clipping(model)

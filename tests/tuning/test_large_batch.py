@@ -104,6 +104,13 @@ def test_the_warm_up_rises_linearly_and_survives_its_config():
         np.testing.assert_allclose(rates, [0.6, 3.0, 6.0, 6.0, 6.0], rtol=1e-6)
 
 
+@pytest.mark.parametrize("bad", [keras.optimizers.SGD, "sgd", gdp.PoissonDataset])
+def test_only_private_optimizers_are_made(bad):
+    row = large_batch(2.0, 1e-5, **SETTINGS, batch_sizes=[6000])[0]
+    with pytest.raises(ValueError, match="`optimizer_class`.*make_private"):
+        row.optimizer(bad, l2_norm_clip=1.0)
+
+
 def test_data_of_another_size_is_refused():
     row = large_batch(2.0, 1e-5, **SETTINGS, batch_sizes=[100])[0]
     with pytest.raises(ValueError, match="num_examples=60000"):
@@ -115,6 +122,10 @@ def test_data_of_another_size_is_refused():
     [
         ({"batch_sizes": [70_000]}, "batch_sizes"),
         ({"batch_sizes": [0]}, "batch_sizes"),
+        ({"batch_sizes": 128}, "`batch_sizes` must be a list.*Received"),
+        ({"batch_sizes": []}, "`batch_sizes` must be a list.*Received"),
+        ({"batch_sizes": "128"}, "`batch_sizes` must be a list.*Received"),
+        ({"batch_sizes": None, "num_examples": 50}, "`base_batch_size`.*=100"),
         ({"epochs": 0}, "epochs"),
         ({"scaling": "cubic"}, "scaling"),
         ({"base_learning_rate": 0.0}, "base_learning_rate"),

@@ -85,15 +85,19 @@ class AdaptivePerLayer(GroupedStrategy):
             norm_noise_multiplier,
             "The norms are computed from the data and need noise; try 10.",
         )
-        if isinstance(initial_l2_norm_clip, list | tuple | np.ndarray):
-            initial_l2_norm_clip = [
-                checked_bound("initial_l2_norm_clip", bound)
-                for bound in initial_l2_norm_clip
-            ]
-        elif initial_l2_norm_clip is not None:
-            initial_l2_norm_clip = checked_bound(
-                "initial_l2_norm_clip", initial_l2_norm_clip
+        given = initial_l2_norm_clip
+        if isinstance(given, list | tuple) or np.ndim(given):
+            if not len(given):
+                raise ValueError(
+                    "Argument `initial_l2_norm_clip` must hold at least one bound. "
+                    f"Received: initial_l2_norm_clip={given!r}. Give a number, one per "
+                    "group, or None."
+                )
+            initial_l2_norm_clip = tuple(
+                checked_bound("initial_l2_norm_clip", bound) for bound in given
             )
+        elif initial_l2_norm_clip is not None:
+            initial_l2_norm_clip = checked_bound("initial_l2_norm_clip", given)
         self.initial_l2_norm_clip = initial_l2_norm_clip
         self._bounds = None
 
@@ -104,7 +108,7 @@ class AdaptivePerLayer(GroupedStrategy):
     def build(self, variables, add_variable):
         super().build(variables, add_variable)
         initial = self.initial_l2_norm_clip
-        if isinstance(initial, list) and len(initial) != self.num_groups:
+        if isinstance(initial, tuple) and len(initial) != self.num_groups:
             raise ValueError(
                 f"Argument `initial_l2_norm_clip` must hold one bound per "
                 f"{self.unit}: {self.num_groups} of them, {self.group_names}. "
@@ -189,10 +193,13 @@ class AdaptivePerLayer(GroupedStrategy):
         )
 
     def get_config(self) -> dict:
+        initial = self.initial_l2_norm_clip
         return {
             "alpha": self.alpha,
             "beta": self.beta,
             "norm_noise_multiplier": self.norm_noise_multiplier,
-            "groups": self.groups,
-            "initial_l2_norm_clip": self.initial_l2_norm_clip,
+            "groups": self._groups_config(),
+            "initial_l2_norm_clip": (
+                list(initial) if isinstance(initial, tuple) else initial
+            ),
         }

@@ -16,6 +16,8 @@ ROUNDING_MARGIN = 1e-6
 # Squares of gradients below 1e-19 vanish in float32. Even a billion of them then have
 # a norm below this bound, so that what is not seen need not be clipped.
 _SMALLEST_BOUND = 1e-12
+# No float32 norm, whose square is finite too, reaches this bound.
+_LARGEST_FIXED_BOUND = 1e30
 # Bounds that adapt stay where they cannot overflow either.
 _LARGEST_BOUND = 1e12
 
@@ -28,6 +30,12 @@ def checked_bound(name, value, advice="") -> float:
             f"Argument `{name}` is too small for float32 norms, which would underflow. "
             f"Received a bound of {bound:g}; it must be at least {_SMALLEST_BOUND:g}. "
             "Scale the loss up instead."
+        )
+    if bound > _LARGEST_FIXED_BOUND:
+        raise ValueError(
+            f"Argument `{name}` is too large for float32 norms, which would overflow. "
+            f"Received a bound of {bound:g}; it must be at most "
+            f"{_LARGEST_FIXED_BOUND:g}. Start with 1.0."
         )
     return bound
 
@@ -162,7 +170,15 @@ class ClippingStrategy:
             `(1 / noise_multiplier^2 + 1 / side_noise_multiplier^2)^(-1/2)`: the parts
             of a Gaussian release, each in units of its noise, are the coordinates of
             one vector, whose sensitivity is the root of the sum of squares.
+
+        Raises:
+            ValueError: If the noise multiplier is negative.
         """
+        noise_multiplier = _validate.non_negative(
+            "noise_multiplier",
+            noise_multiplier,
+            "It is the noise's standard deviation in units of the sensitivity.",
+        )
         if self.side_noise_multiplier is None or noise_multiplier == 0:
             return noise_multiplier
         return 1.0 / math.hypot(
@@ -177,8 +193,14 @@ class ClippingStrategy:
                 `keras_gdp.accounting.noise_multiplier_for` returns it.
 
         Raises:
-            ValueError: If the side release alone costs as much.
+            ValueError: If the side release alone costs as much, or if the effective
+                noise multiplier is not positive.
         """
+        effective_noise_multiplier = _validate.positive(
+            "effective_noise_multiplier",
+            effective_noise_multiplier,
+            "`keras_gdp.accounting.noise_multiplier_for` finds it for a budget.",
+        )
         side = self.side_noise_multiplier
         if side is None:
             return effective_noise_multiplier
@@ -188,8 +210,12 @@ class ClippingStrategy:
                 f"noise multiplier of {effective_noise_multiplier:g}. Raise the noise "
                 f"of {self!r} well above it."
             )
-        # On the safe side of rounding.
-        return (1.0 + 1e-12) / math.sqrt(effective_noise_multiplier**-2 - side**-2)
+        # Neither cancels nor overflows; on the safe side of rounding.
+        ratio = side / (
+            math.sqrt(side - effective_noise_multiplier)
+            * math.sqrt(side + effective_noise_multiplier)
+        )
+        return (1.0 + 1e-12) * effective_noise_multiplier * ratio
 
     def event(self, noise_multiplier: float) -> Gaussian:
         """The accounting event of one step on a batch, before sampling amplifies it."""

@@ -7,7 +7,7 @@ import tensorflow as tf
 
 from keras_gdp.clipping.strategies.base import ClippingStrategy, clip_factors
 
-__all__ = ["GroupedStrategy", "checked_groups"]
+__all__ = ["GroupedStrategy", "checked_groups", "checked_patterns"]
 
 _EXPECTED = '"layer", "variable", or a list of regular expressions'
 
@@ -16,17 +16,36 @@ def checked_groups(groups):
     """Returns `groups` if it is a valid choice."""
     if isinstance(groups, str) and groups in ("layer", "variable"):
         return groups
-    if not isinstance(groups, str) and isinstance(groups, list | tuple) and groups:
-        for pattern in groups:
-            if not isinstance(pattern, str):
-                break
-            re.compile(pattern)
-        else:
-            return list(groups)
+    if (
+        isinstance(groups, list | tuple)
+        and groups
+        and all(isinstance(pattern, str) for pattern in groups)
+    ):
+        return checked_patterns("groups", groups)
     raise ValueError(
         f"Argument `groups` must be {_EXPECTED} that are searched for in the paths of "
         f"the variables. Received: groups={groups!r}."
     )
+
+
+def checked_patterns(name, patterns) -> tuple[str, ...]:
+    """Returns distinct regular expressions as a tuple, which nobody can change."""
+    for pattern in patterns:
+        try:
+            re.compile(pattern)
+        except re.error as error:
+            raise ValueError(
+                f"Argument `{name}` must hold regular expressions. Received "
+                f"{pattern!r}, which is none: {error}. Escape what is meant literally "
+                "with `re.escape`."
+            ) from error
+    if len(set(patterns)) < len(patterns):
+        raise ValueError(
+            f"Argument `{name}` must not hold a pattern twice: a variable belongs to "
+            f"the first that is found, so the second would have none. Received: "
+            f"{name}={list(patterns)!r}. Leave the repetition out."
+        )
+    return tuple(patterns)
 
 
 class GroupedStrategy(ClippingStrategy):
@@ -66,7 +85,7 @@ class GroupedStrategy(ClippingStrategy):
     @property
     def group_names(self) -> list[str]:
         """Names of the groups, in the order of the bounds."""
-        return self._group_names
+        return list(self._group_names)
 
     @property
     def num_groups(self) -> int:
@@ -89,6 +108,9 @@ class GroupedStrategy(ClippingStrategy):
         finite = tf.reduce_all(tf.math.is_finite(norms), axis=1, keepdims=True)
         factors = clip_factors(norms, self.bounds)
         return self.per_variable(tf.where(finite, factors, tf.zeros_like(factors)))
+
+    def _groups_config(self):
+        return self.groups if isinstance(self.groups, str) else list(self.groups)
 
     @property
     def bounds(self):

@@ -1,10 +1,12 @@
 """A fixed bound per layer."""
 
+from types import MappingProxyType
+
 import keras
 import numpy as np
 
 from keras_gdp.clipping.strategies.base import checked_bound, root_of_squares
-from keras_gdp.clipping.strategies.groups import GroupedStrategy
+from keras_gdp.clipping.strategies.groups import GroupedStrategy, checked_patterns
 
 __all__ = ["PerLayer"]
 
@@ -33,44 +35,52 @@ class PerLayer(GroupedStrategy):
             "Give the bound on the L2 norm of an example's gradient per layer, such as "
             "0.5, [0.5, 1.0], or {'dense': 0.5, '': 1.0}."
         )
-        if isinstance(l2_norm_clips, dict):
+        self._by_pattern = isinstance(l2_norm_clips, dict)
+        if self._by_pattern:
             if groups not in ("layer", list(l2_norm_clips)):
                 raise ValueError(
                     "Argument `groups` cannot be combined with a dict of "
                     f"`l2_norm_clips`, whose keys are the groups. Received: {groups!r}."
                 )
-            groups = list(l2_norm_clips)
+            if not all(isinstance(pattern, str) for pattern in l2_norm_clips):
+                raise ValueError(
+                    "Argument `l2_norm_clips`, a dict, must have regular expressions "
+                    f"as keys. Received: l2_norm_clips={l2_norm_clips!r}. {advice}"
+                )
+            groups = checked_patterns("l2_norm_clips", list(l2_norm_clips))
             bounds = list(l2_norm_clips.values())
-        elif isinstance(l2_norm_clips, list | tuple | np.ndarray):
+        elif isinstance(l2_norm_clips, list | tuple) or np.ndim(l2_norm_clips):
             bounds = list(l2_norm_clips)
         else:
             bounds = l2_norm_clips
-        super().__init__(groups)
         if isinstance(bounds, list):
             if not bounds:
                 raise ValueError(
                     "Argument `l2_norm_clips` must hold at least one bound. Received: "
                     f"l2_norm_clips={l2_norm_clips!r}. {advice}"
                 )
-            bounds = [checked_bound("l2_norm_clips", b, advice) for b in bounds]
+            bounds = tuple(checked_bound("l2_norm_clips", b, advice) for b in bounds)
         else:
             bounds = checked_bound("l2_norm_clips", bounds, advice)
-        self.l2_norm_clips = (
-            dict(zip(groups, bounds, strict=True))
-            if isinstance(l2_norm_clips, dict)
-            else bounds
-        )
+        super().__init__(groups)
         self._given = bounds
         self._bounds = None
+
+    @property
+    def l2_norm_clips(self):
+        """The bounds: a number, a tuple, or a read-only mapping."""
+        if self._by_pattern:
+            return MappingProxyType(dict(zip(self.groups, self._given, strict=True)))
+        return self._given
 
     def build(self, variables, add_variable):
         super().build(variables, add_variable)
         given = self._given
-        if isinstance(given, list) and len(given) != self.num_groups:
+        if isinstance(given, tuple) and len(given) != self.num_groups:
             raise ValueError(
                 f"Argument `l2_norm_clips` must hold one bound per {self.unit}: "
                 f"{self.num_groups} of them, {self.group_names}. Received: "
-                f"l2_norm_clips={self.l2_norm_clips!r}."
+                f"l2_norm_clips={given!r}."
             )
         self._bounds = np.broadcast_to(np.float64(given), [self.num_groups])
 
@@ -83,11 +93,13 @@ class PerLayer(GroupedStrategy):
         if self._bounds is not None:
             return root_of_squares(self._bounds)
         # A single bound for all layers of a model that is not known yet.
-        return root_of_squares(self._given) if isinstance(self._given, list) else np.nan
+        if isinstance(self._given, tuple):
+            return root_of_squares(self._given)
+        return np.nan
 
     def describe(self) -> str:
         if self._bounds is None:
-            bounds = f"L2 norm {self.l2_norm_clips}"
+            bounds = f"L2 norm {self.get_config()['l2_norm_clips']}"
         else:
             bounds = "L2 norms " + ", ".join(
                 f"{bound:g} ({name})"
@@ -99,7 +111,10 @@ class PerLayer(GroupedStrategy):
         )
 
     def get_config(self) -> dict:
-        config = {"l2_norm_clips": self.l2_norm_clips}
-        if not isinstance(self.l2_norm_clips, dict):
-            config["groups"] = self.groups
-        return config
+        if self._by_pattern:
+            return {"l2_norm_clips": dict(self.l2_norm_clips)}
+        given = self._given
+        return {
+            "l2_norm_clips": list(given) if isinstance(given, tuple) else given,
+            "groups": self._groups_config(),
+        }

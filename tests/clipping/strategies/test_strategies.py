@@ -140,6 +140,14 @@ BAD = [
     (PerLayer, {"l2_norm_clips": 1.0, "groups": "neuron"}, "groups"),
     (PerLayer, {"l2_norm_clips": 1.0, "groups": []}, "groups"),
     (PerLayer, {"l2_norm_clips": {"a": 1.0}, "groups": "variable"}, "groups"),
+    (Flat, {"l2_norm_clip": 1e300}, "too large for float32"),
+    (PerLayer, {"l2_norm_clips": {"(": 1.0}}, "`l2_norm_clips`.*re.escape"),
+    (PerLayer, {"l2_norm_clips": {}}, "`l2_norm_clips` must hold at least one"),
+    (PerLayer, {"l2_norm_clips": {1: 1.0}}, "`l2_norm_clips`.*keys"),
+    (PerLayer, {"l2_norm_clips": 1.0, "groups": ["("]}, "`groups`.*re.escape"),
+    (PerLayer, {"l2_norm_clips": [1, 2], "groups": ["", ""]}, "`groups`.*twice"),
+    (AdaptivePerLayer, {"initial_l2_norm_clip": []}, "`initial_l2_norm_clip`"),
+    (AdaptivePerLayer, {"groups": ["a", "a"]}, "`groups`.*twice"),
     (AdaptivePerLayer, {"alpha": 0.0}, "alpha"),
     (AdaptivePerLayer, {"alpha": 0.5, "beta": 2.0}, "beta"),
     (AdaptivePerLayer, {"norm_noise_multiplier": 0.0}, "norm_noise_multiplier"),
@@ -157,6 +165,80 @@ BAD = [
 def test_bad_arguments_are_named(strategy, bad, named):
     with pytest.raises(ValueError, match=named):
         strategy(**bad)
+
+
+@pytest.mark.parametrize("strategy", ALL, ids=repr)
+@pytest.mark.parametrize("bad", [0, -1, math.nan, "a"], ids=str)
+def test_noise_multipliers_out_of_range_are_named(strategy, bad):
+    errors = (ValueError, TypeError)
+    with pytest.raises(errors, match="`effective_noise_multiplier`"):
+        strategy.noise_multiplier_for(bad)
+    if bad != 0:
+        with pytest.raises(errors, match="`noise_multiplier`"):
+            strategy.effective_noise_multiplier(bad)
+
+
+def test_no_noise_is_lost_where_squares_overflow():
+    for side, effective in ((1e200, 1.0), (10.0, 1e-200), (10.0, 9.9999999)):
+        strategy = AdaptiveQuantile(count_noise_multiplier=side)
+        noise = strategy.noise_multiplier_for(effective)
+        assert noise >= effective
+        assert effective <= strategy.effective_noise_multiplier(noise)
+
+
+def test_what_an_optimizer_saves_is_its_own_copy():
+    strategy = AdaptiveQuantile(count_noise_multiplier=10.0)
+    for argument in ("l2_norm_clip", "clipping"):
+        optimizer = gdp.DPSGD(noise_multiplier=1.0, **{argument: strategy})
+        strategy.count_noise_multiplier = 0.01
+        restored = gdp.DPSGD.from_config(optimizer.get_config())
+        assert restored.strategy.count_noise_multiplier == 10.0
+        assert getattr(optimizer, argument).count_noise_multiplier == 10.0
+        strategy.count_noise_multiplier = 10.0
+
+
+def owned(strategy):
+    return gdp.DPSGD(l2_norm_clip=strategy, noise_multiplier=1.0).strategy
+
+
+@pytest.mark.parametrize(
+    ("strategy", "name", "key"),
+    [
+        (PerLayer([1.0, 2.0]), "l2_norm_clips", 0),
+        (PerLayer({"": 1.0}), "l2_norm_clips", ""),
+        (PerLayer(1.0, groups=["a", "b"]), "groups", 0),
+        (AdaptivePerLayer(initial_l2_norm_clip=[1.0]), "initial_l2_norm_clip", 0),
+    ],
+    ids=str,
+)
+def test_nothing_inside_an_optimizers_strategy_can_be_changed(strategy, name, key):
+    copy = owned(strategy)
+    before = copy.get_config()
+    with pytest.raises(TypeError, match="item assignment"):
+        getattr(copy, name)[key] = 70.0
+    with pytest.raises(AttributeError, match="cannot be changed"):
+        setattr(copy, name, 70.0)
+    config = copy.get_config()
+    config[name][key] = 70.0
+    assert copy.get_config() == before == strategy.get_config()
+
+
+def test_bounds_may_be_arrays():
+    assert PerLayer(np.array(0.5)).l2_norm_clips == 0.5
+    assert PerLayer(np.array([0.5, 1.0])).l2_norm_clips == (0.5, 1.0)
+    assert (
+        AdaptivePerLayer(initial_l2_norm_clip=np.array(0.5)).initial_l2_norm_clip == 0.5
+    )
+
+
+def test_the_users_list_is_copied():
+    clips, groups = [1.0, 2.0], ["kernel", "bias"]
+    strategy = PerLayer(clips, groups=groups)
+    clips[0], groups[0] = 70.0, "x"
+    assert strategy.get_config() == {
+        "l2_norm_clips": [1.0, 2.0],
+        "groups": ["kernel", "bias"],
+    }
 
 
 def test_the_quantile_scheme_settles_at_the_quantile():
