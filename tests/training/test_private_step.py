@@ -210,7 +210,7 @@ def test_variables_are_a_list_of_variables(variables, received):
         (lambda example: None, "`loss_fn` must return a scalar.*None"),
         (lambda example: 1, "floating-point scalar"),
     ],
-    ids=str,
+    ids=["text", "none", "integer"],
 )
 def test_losses_that_are_none_are_refused_before_anything_is_fixed(loss, message):
     w, private = keras.Variable(0.0), optimizer(batch_size=None)
