@@ -9,11 +9,9 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from keras_gdp import _validate
-from keras_gdp.clipping import ClippingStrategy, Flat, Objective
-from keras_gdp.clipping.choose import ENGINES
+from keras_gdp.clipping import ClippingStrategy
 from keras_gdp.clipping.made_up import start_strategy
-from keras_gdp.clipping.objective import as_tensors, num_rows, specs_of
+from keras_gdp.clipping.objective import specs_of
 from keras_gdp.errors import (
     LedgerError,
     SamplingMismatchError,
@@ -21,6 +19,18 @@ from keras_gdp.errors import (
 )
 from keras_gdp.noise import NoiseStream
 from keras_gdp.optimizers._ledger import PrivacyLedger
+from keras_gdp.optimizers._own_loss import (
+    check_loss_function,
+    checked_batch,
+    checked_variables,
+    own_objective,
+    row_weights,
+)
+from keras_gdp.optimizers._settings import (
+    check_noise_range,
+    checked_settings,
+    refuse_accumulation,
+)
 from keras_gdp.sampling import Sampling
 from keras_gdp.training import PrivateUpdate
 from keras_gdp.training.interface import Fitted
@@ -29,10 +39,6 @@ from keras_gdp.training.validate import checked_engine
 __all__ = ["PrivateOptimizer"]
 
 _NO_LIMIT = 2**62
-# Noise of this standard deviation, times any draw and any loss scale, is a float32
-# number, also where adaptive bounds have grown by 1e12 and a model has many layers.
-_SMALLEST_STDDEV, _LARGEST_STDDEV = 1e-36, 1e34
-_LARGEST_ADAPTIVE_MULTIPLIER = 1e15
 
 
 class _NoisedGradients(list):
@@ -102,50 +108,18 @@ class PrivateOptimizer(PrivateUpdate):
         noise_seed=None,
         **kwargs,
     ):
-        strategy, engine_name = _resolve_clipping(l2_norm_clip, clipping)
-        noise_multiplier = _validate.non_negative(
-            "noise_multiplier",
-            noise_multiplier,
-            "It is the noise's standard deviation in units of `l2_norm_clip`; "
-            "`keras_gdp.accounting.noise_multiplier_for` finds it for a budget.",
+        refuse_accumulation(kwargs)
+        settings = checked_settings(
+            l2_norm_clip=l2_norm_clip,
+            noise_multiplier=noise_multiplier,
+            batch_size=batch_size,
+            clipping=clipping,
+            physical_batch_size=physical_batch_size,
+            noise_seed=noise_seed,
         )
-        _check_noise_range(strategy, noise_multiplier)
-        if batch_size is not None:
-            batch_size = _validate.positive("batch_size", batch_size)
-        if physical_batch_size is not None:
-            physical_batch_size = _validate.count(
-                "physical_batch_size", physical_batch_size, minimum=1
-            )
-        if noise_seed is not None:
-            noise_seed = _validate.count("noise_seed", noise_seed)
-        if kwargs.get("gradient_accumulation_steps"):
-            raise ValueError(
-                "Argument `gradient_accumulation_steps` would add noise to every part "
-                "of a batch. Received: gradient_accumulation_steps="
-                f"{kwargs['gradient_accumulation_steps']}. Use `physical_batch_size` "
-                "instead: it splits the batch inside the step, noise is added once."
-            )
         super().__init__(*args, **kwargs)
-        # The state of a strategy belongs to one optimizer, as do its arguments: whoever
-        # changes theirs later must not change what is saved.
-        strategy = strategy.owned_copy()
-        if isinstance(l2_norm_clip, ClippingStrategy):
-            l2_norm_clip = strategy
-        if isinstance(clipping, ClippingStrategy):
-            clipping = strategy
-        self._settings = MappingProxyType(
-            {
-                "l2_norm_clip": l2_norm_clip,
-                "noise_multiplier": noise_multiplier,
-                "batch_size": batch_size,
-                "clipping": clipping,
-                "physical_batch_size": physical_batch_size,
-                "noise_seed": noise_seed,
-                "strategy": strategy,
-                "engine_name": engine_name,
-            }
-        )
-        self._noise = NoiseStream(noise_seed)
+        self._settings = MappingProxyType(settings)
+        self._noise = NoiseStream(self.noise_seed)
         self._private_steps = self.add_variable((), dtype="int64", name="private_steps")
         self._max_private_steps = self.add_variable(
             (),
@@ -159,13 +133,13 @@ class PrivateOptimizer(PrivateUpdate):
             self.add_variable(
                 PrivacyLedger.shape, dtype="float64", name="privacy_ledger"
             ),
-            strategy.effective_noise_multiplier(noise_multiplier),
-            seeded_noise=noise_seed is not None,
+            self.strategy.effective_noise_multiplier(self.noise_multiplier),
+            seeded_noise=self.noise_seed is not None,
         )
         # Steps of earlier optimizers that this ledger holds, by optimizer.
         self._inherited = weakref.WeakKeyDictionary()
-        if batch_size is not None:
-            self._divisor.assign(batch_size)
+        if self.batch_size is not None:
+            self._divisor.assign(self.batch_size)
 
     def __getattr__(self, name):
         settings = self.__dict__.get("_settings", {})
@@ -290,7 +264,7 @@ class PrivateOptimizer(PrivateUpdate):
     def build(self, variables):
         if not self.built:
             self.strategy.build(variables, self._add_strategy_variable)
-            _check_noise_range(self.strategy, self.noise_multiplier)
+            check_noise_range(self.strategy, self.noise_multiplier)
         super().build(variables)
 
     def _add_strategy_variable(self, shape, initializer, name):
@@ -424,13 +398,8 @@ class PrivateOptimizer(PrivateUpdate):
                 no leading axis of one length, or if `sample_weight` is missing for
                 the padded batches of a `PoissonDataset`.
         """
-        if not callable(loss_fn):
-            raise ValueError(
-                "Argument `loss_fn` must be a function of one example. Received: "
-                f"loss_fn={loss_fn!r}. For a named Keras loss pass a function such as "
-                "`lambda example: loss(example[1][None], model(example[0][None]))[0]`."
-            )
-        variables = _checked_variables(variables)
+        check_loss_function(loss_fn)
+        variables = checked_variables(variables)
         self.refresh_after_fork()
         if sample_weight is None and self.fitted is not None and self.fitted.padded:
             raise ValueError(
@@ -439,35 +408,10 @@ class PrivateOptimizer(PrivateUpdate):
                 "Unpack `x, y, sample_weight = data` and pass `sample_weight=`."
             )
 
-        def example_loss(row):
-            example, weight = tf.nest.map_structure(
-                lambda leaf: None if leaf is None else leaf[0], row
-            )
-            loss = loss_fn(example)
-            if loss is None:
-                raise ValueError(
-                    "`loss_fn` must return a scalar for one example. Received: None. "
-                    "End it with `return loss`."
-                )
-            loss = tf.convert_to_tensor(loss)
-            if loss.shape.num_elements() != 1 or not loss.dtype.is_floating:
-                raise ValueError(
-                    "`loss_fn` must return a floating-point scalar for one example. "
-                    f"Received shape {loss.shape}, dtype {loss.dtype.name}. Reduce the "
-                    "loss of the example to one number."
-                )
-            loss = tf.reshape(loss, [])
-            return loss * tf.cast(weight, loss.dtype), [loss[None]]
-
-        batch, rows = _checked_batch(batch)
-        if sample_weight is None:
-            sample_weight = tf.ones([rows])
-        sample_weight = _row_weights(sample_weight, rows)
+        batch, rows = checked_batch(batch)
+        sample_weight = row_weights(sample_weight, rows)
         batch = (batch, sample_weight)
-        objective = Objective(
-            example_loss,
-            [v.value if isinstance(v, keras.Variable) else v for v in variables],
-        )
+        objective = own_objective(loss_fn, variables)
         specs = specs_of(batch)
         self.prepare_clipping(variables, objective, specs)
         engine, _ = checked_engine(self, objective, specs)
@@ -509,104 +453,7 @@ class PrivateOptimizer(PrivateUpdate):
         return super().from_config(config, custom_objects=custom_objects)
 
 
-def _check_noise_range(strategy, noise_multiplier):
-    """Raises if the noise would over- or underflow in float32."""
-    # Not known before the strategy is built, or started, where it is NaN or 0.
-    sensitivity = float(strategy.sensitivity)
-    stddev = noise_multiplier * (sensitivity if sensitivity > 0 else 1.0)
-    adaptive = strategy.side_noise_multiplier is not None
-    largest = max(noise_multiplier, strategy.side_noise_multiplier or 0.0)
-    if (
-        stddev > _LARGEST_STDDEV
-        or 0 < stddev < _SMALLEST_STDDEV
-        or (adaptive and largest > _LARGEST_ADAPTIVE_MULTIPLIER)
-    ):
-        raise ValueError(
-            "Argument `noise_multiplier` times the sensitivity is the noise's standard "
-            f"deviation, which must be 0 or lie in [{_SMALLEST_STDDEV:g}, "
-            f"{_LARGEST_STDDEV:g}] to be drawn in float32, and multipliers of adaptive "
-            f"strategies must be at most {_LARGEST_ADAPTIVE_MULTIPLIER:g}. Received: "
-            f"noise_multiplier={noise_multiplier:g} with {strategy!r}. Clip to about "
-            "1.0 and scale the learning rate instead."
-        )
-
-
-def _checked_variables(variables):
-    advice = "Pass a list of Keras variables, such as `model.trainable_variables`."
-    expected = "Argument `variables` must be a non-empty list of variables. Received"
-    kinds = keras.Variable | tf.Variable
-    if isinstance(variables, kinds):
-        raise ValueError(f"{expected} a single one: {variables!r}. {advice}")
-    try:
-        listed = list(variables)
-    except TypeError:
-        raise ValueError(f"{expected}: variables={variables!r}. {advice}") from None
-    for variable in listed:
-        if not isinstance(variable, kinds):
-            raise ValueError(f"{expected} an element {variable!r}. {advice}")
-    if not listed:
-        raise ValueError(
-            f"{expected}: variables={variables!r}. {advice} A model has none before it "
-            "is built."
-        )
-    return listed
-
-
-def _checked_batch(batch):
-    """Returns the batch as tensors, and its number of rows."""
-    try:
-        batch = as_tensors(batch)
-        return batch, num_rows(batch)
-    except (TypeError, ValueError) as error:
-        raise ValueError(
-            "Argument `batch` must be a dense tensor, or a nested structure of dense "
-            "tensors, with a leading axis of examples, as many in each. Received one "
-            f"that is not: {error} Convert lists with `np.asarray`, after padding rows "
-            "of different lengths."
-        ) from error
-
-
-def _row_weights(sample_weight, rows):
-    weights = tf.cast(tf.convert_to_tensor(sample_weight), tf.float32)
-    if weights.shape.rank == 2 and weights.shape[1] == 1:
-        weights = weights[:, 0]
-    expected = [rows if isinstance(rows, int) else None]
-    if not weights.shape.is_compatible_with(expected):
-        raise ValueError(
-            "Argument `sample_weight` must hold one weight per example, shape "
-            f"({expected[0] or 'batch'},). Received shape {weights.shape}."
-        )
-    return weights
-
-
 def _serialize(value):
     if isinstance(value, ClippingStrategy):
         return keras.saving.serialize_keras_object(value)
     return float(value) if isinstance(value, np.floating) else value
-
-
-def _resolve_clipping(l2_norm_clip, clipping):
-    """Returns `(strategy, engine_name)` of the two arguments."""
-    given = [s for s in (l2_norm_clip, clipping) if isinstance(s, ClippingStrategy)]
-    if len(given) == 2:
-        raise ValueError(
-            "Give one clipping strategy, either as `l2_norm_clip` or as `clipping`. "
-            f"Received: l2_norm_clip={l2_norm_clip!r}, clipping={clipping!r}."
-        )
-    engine_name = "auto"
-    if not isinstance(clipping, ClippingStrategy):
-        engine_name = _validate.one_of("clipping", clipping, ["auto", *ENGINES])
-    elif l2_norm_clip is not None:
-        raise ValueError(
-            "Argument `l2_norm_clip` has no effect beside a clipping strategy, which "
-            f"holds its own bounds. Received: l2_norm_clip={l2_norm_clip!r}, "
-            f"clipping={clipping!r}. Leave `l2_norm_clip` out."
-        )
-    if given:
-        return given[0], engine_name
-    if l2_norm_clip is None:
-        raise ValueError(
-            "Argument `l2_norm_clip` is missing. Give a bound on the L2 norm of each "
-            "example's gradient, such as `l2_norm_clip=1.0`, or a clipping strategy."
-        )
-    return Flat(l2_norm_clip), engine_name
