@@ -34,17 +34,17 @@ def load(path=None, smoke=False):
     return [(x[..., None].astype("float32") / 255, y) for x, y in (train, test)]
 
 
-def network():
+def network(activation):
     layers = keras.layers
     return keras.Sequential(
         [
             keras.Input((28, 28, 1)),
-            layers.Conv2D(16, 8, strides=2, padding="same", activation="tanh"),
+            layers.Conv2D(16, 8, strides=2, padding="same", activation=activation),
             layers.MaxPooling2D(2, strides=1),
-            layers.Conv2D(32, 4, strides=2, activation="tanh"),
+            layers.Conv2D(32, 4, strides=2, activation=activation),
             layers.MaxPooling2D(2, strides=1),
             layers.Flatten(),
-            layers.Dense(32, activation="tanh"),
+            layers.Dense(32, activation=activation),
             layers.Dense(10),
         ]
     )
@@ -56,6 +56,7 @@ def main(arguments=None):
     parser.add_argument("--epochs", type=int, default=15)
     parser.add_argument("--seed", type=int, default=None, help="of weights only")
     parser.add_argument("--clipping", default="auto")
+    parser.add_argument("--activation", default="tanh", help="or relu")
     parser.add_argument("--smoke", action="store_true")
     options = parser.parse_args(arguments)
     if options.smoke:
@@ -64,7 +65,7 @@ def main(arguments=None):
         keras.utils.set_random_seed(options.seed)
 
     (x_train, y_train), (x_test, y_test) = load(options.path, options.smoke)
-    model = network()
+    model = network(options.activation)
     model.compile(
         optimizer=gdp.DPSGD(
             learning_rate=0.15,
