@@ -141,10 +141,14 @@ class PrivacyBudget(keras.callbacks.Callback):
         optimizer = private_optimizer(self.model)
         if optimizer is None:
             received = type(getattr(self.model, "optimizer", None)).__name__
+            if self.model is None:
+                raise PrivacyError(
+                    "PrivacyBudget has no model yet. Pass it to `fit` as a callback, "
+                    "or give it `optimizer=model.optimizer`."
+                )
             raise PrivacyError(
                 "PrivacyBudget needs a model that is compiled with a DP optimizer, "
-                "such as keras_gdp.DPAdam. Received: "
-                f"{'no model' if self.model is None else received}. "
+                f"such as keras_gdp.DPAdam. Received: {received}. "
                 "Training with this optimizer has no privacy guarantee."
             )
         return optimizer
@@ -362,13 +366,7 @@ class PrivacyBudget(keras.callbacks.Callback):
             return
         remaining = self._affordable_steps(sampling)
         if remaining < 1:
-            spent = self.spent() if steps else 0.0
-            raise BudgetExceededError(
-                f"The budget epsilon={self.epsilon:g} at delta={self.delta:g} allows "
-                f"no further step: {steps} private steps have spent {spent:.4g} "
-                f"({self.accountant} accountant). Train with a larger budget, a larger "
-                "`noise_multiplier` or a smaller sampling probability."
-            )
+            raise BudgetExceededError(self._exceeded(optimizer, sampling, steps))
         self._limit = steps + remaining
         optimizer.max_private_steps.assign(self._limit)
         if self.verbose:
@@ -376,6 +374,35 @@ class PrivacyBudget(keras.callbacks.Callback):
                 f"PrivacyBudget: at most {remaining} more private steps within "
                 f"epsilon={self.epsilon:g} at delta={self.delta:g}."
             )
+
+    def _exceeded(self, optimizer, sampling, steps):
+        start = (
+            f"The budget epsilon={self.epsilon:g} at delta={self.delta:g} allows no "
+            "further step"
+        )
+        spent = self.spent() if self.events() else 0.0
+        if math.isinf(spent):
+            return (
+                f"{start}: the model was trained without noise or with an optimizer "
+                "that gives no privacy, which no budget covers. Go on from the last "
+                "file that was saved before that."
+            )
+        multiplier = optimizer.strategy.effective_noise_multiplier(
+            optimizer.noise_multiplier
+        )
+        composed = self.composed().compose(sampling.event(multiplier), 1)
+        unit = "pass over the data" if sampling.kind == "shuffle" else "step"
+        advice = (
+            "Fit a keras_gdp.PoissonDataset, whose random batches cost less, or train"
+            if sampling.kind in ("shuffle", "unknown")
+            else "Train"
+        )
+        return (
+            f"{start}: {steps} private steps have spent {spent:.4g} ({self.accountant} "
+            f"accountant), and with the next {unit} it would be "
+            f"{composed.epsilon(self.delta):.4g}. {advice} with a larger budget, a "
+            "larger `noise_multiplier` or a smaller sampling probability."
+        )
 
     def on_train_batch_begin(self, batch, logs=None):
         self._confirm()

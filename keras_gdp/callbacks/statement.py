@@ -81,6 +81,19 @@ class PrivacyStatement:
             "not_covered": list(NOT_COVERED),
         }
 
+    def _within_budget(self):
+        if self.epsilon_limit is None:
+            return ""
+        if self.max_steps is None:
+            return (
+                f"; no limit was set for the budget epsilon <= {self.epsilon_limit:g}, "
+                "which only `fit` with the callback enforces"
+            )
+        return (
+            f" of at most {self.max_steps} within the budget epsilon <= "
+            f"{self.epsilon_limit:g}"
+        )
+
     def to_json(self, indent=1) -> str:
         """Returns `to_dict()` as JSON; an infinite number becomes the string "inf"."""
         return json.dumps(_finite(self.to_dict()), indent=indent, allow_nan=False)
@@ -108,13 +121,7 @@ class PrivacyStatement:
             _item("Noise", self._noise_text()),
             _item(
                 "Steps",
-                f"{self.steps} noised updates"
-                + (
-                    f" of at most {self.max_steps} within the budget "
-                    f"epsilon <= {self.epsilon_limit:g}"
-                    if self.epsilon_limit is not None
-                    else ""
-                ),
+                f"{self.steps} noised updates" + self._within_budget(),
             ),
         ]
         for name, epsilon in self.epsilons.items():

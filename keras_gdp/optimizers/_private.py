@@ -32,7 +32,7 @@ from keras_gdp.optimizers._settings import (
     refuse_accumulation,
 )
 from keras_gdp.sampling import Sampling
-from keras_gdp.training import PrivateUpdate
+from keras_gdp.training import PrivateUpdate, holders
 from keras_gdp.training.interface import Fitted
 from keras_gdp.training.validate import checked_engine
 
@@ -401,6 +401,10 @@ class PrivateOptimizer(PrivateUpdate):
         check_loss_function(loss_fn)
         variables = checked_variables(variables)
         self.refresh_after_fork()
+        with tf.init_scope():
+            for holder in holders.of(variables):
+                if holder is not self:
+                    self.inherit(holder)
         if sample_weight is None and self.fitted is not None and self.fitted.padded:
             raise ValueError(
                 "Argument `sample_weight` is missing. The batches of a PoissonDataset "
@@ -418,6 +422,7 @@ class PrivateOptimizer(PrivateUpdate):
         # Once nothing more is refused: it fixes the divisor.
         self.resolve_batch_size(rows if isinstance(rows, int) else None)
         clipped = engine.clip(objective, batch, tf.not_equal(sample_weight, 0.0))
+        holders.note(variables, self)
         self.apply_clipped_sum(clipped, variables)
         return clipped.outputs[0]
 

@@ -21,6 +21,7 @@ __all__ = [
     "call_model",
     "children_of",
     "has_metrics_inside",
+    "has_own_train_step",
     "install_hooks",
     "keras_mask",
     "layers_of",
@@ -38,6 +39,11 @@ def private_optimizer(model):
     optimizer = getattr(model, "optimizer", None)
     optimizer = getattr(optimizer, "inner_optimizer", optimizer)
     return optimizer if isinstance(optimizer, PrivateUpdate) else None
+
+
+def has_own_train_step(model):
+    """Whether the class of a model overrides `train_step`."""
+    return type(model).train_step is not keras.Model.train_step
 
 
 def loss_scale_of(model):

@@ -34,7 +34,9 @@ def compiled(model, previous):
     if optimizer is not None:
         _inherit(model, optimizer)
         forget_engines(optimizer)
-    elif any(_trained(holder) for holder in holders.of(model.variables)):
+    elif not _keras.has_own_train_step(model) and any(
+        _trained(holder) for holder in holders.of(model.variables)
+    ):
         warnings.warn(
             f"Model {model.name!r} was trained with privacy and is now compiled with "
             f"{type(model.optimizer).__name__}, which gives none. Training it voids "
@@ -45,7 +47,13 @@ def compiled(model, previous):
 
 
 def training_without_privacy(model):
-    """Notes in the ledgers, if there are any, that an ordinary optimizer trains."""
+    """Notes in the ledgers, if there are any, that an ordinary optimizer trains.
+
+    A model with a `train_step` of its own may use its optimizer for other things than
+    its data, as GANs do.
+    """
+    if _keras.has_own_train_step(model):
+        return
     for holder in holders.of(model.trainable_variables):
         if _trained(holder):
             holder.charge_unprotected_step()

@@ -497,3 +497,20 @@ def test_a_delta_that_allows_publishing_an_example_is_pointed_out(delta, warned)
     trained.fit(train, callbacks=[budget], verbose=0)
     text = " ".join(str(budget.statement()).split())
     assert ("not below one over the number of examples, 100" in text) == warned
+
+
+def test_a_refused_start_says_what_the_next_pass_would_cost():
+    budget = gdp.PrivacyBudget(1.0, DELTA)
+    with pytest.raises(gdp.BudgetExceededError, match="pass over the data.*Poisson"):
+        model(1.1).fit(X, Y, batch_size=10, callbacks=[budget], verbose=0)
+
+
+def test_a_statement_needs_no_fit_with_the_callback_but_the_optimizer():
+    trained = model()
+    trained.fit(poisson(), verbose=0)
+    with pytest.raises(gdp.PrivacyError, match="optimizer=model.optimizer"):
+        gdp.PrivacyBudget(3.0, DELTA).statement()
+    budget = gdp.PrivacyBudget(3.0, DELTA, optimizer=trained.optimizer)
+    text = " ".join(str(budget.statement()).split())
+    assert "no limit was set for the budget" in text
+    assert "None" not in text

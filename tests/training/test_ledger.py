@@ -190,6 +190,61 @@ def test_training_a_private_layer_in_an_ordinary_model_costs_infinity():
     assert ("unknown", 0.0, 1) in record(first.optimizer)
 
 
+@pytest.mark.parametrize("compiled", [False, True])
+def test_private_steps_of_another_optimizer_belong_to_the_weights(compiled):
+    trained = model()
+    trained.fit(poisson(3), verbose=0)
+    other = sgd(5.0, batch_size=10)
+
+    def step():
+        return other.private_step(
+            lambda example: tf.reduce_sum(trained(example[None])),
+            X[:10],
+            trained.trainable_variables,
+        )
+
+    step = tf.function(step, autograph=False) if compiled else step
+    for _ in range(2):
+        step()
+    expected = [("poisson", 2.0, 3), ("unknown", 5.0, 2)]
+    assert record(other) == expected
+    trained.fit(poisson(1), verbose=0)
+    assert sorted(record(trained.optimizer)) == [
+        ("poisson", 2.0, 4),
+        ("unknown", 5.0, 2),
+    ]
+
+
+def test_ordinary_optimizers_in_a_train_step_of_ones_own_are_not_charged():
+    private = sgd(batch_size=10)
+
+    class Adversarial(keras.Model):
+        def __init__(self):
+            super().__init__()
+            self.critic = keras.layers.Dense(1)
+            self.critic.build((None, 3))
+            self.built = True
+
+        def train_step(self, data):
+            x, _, weights = data
+            variables = self.critic.trainable_variables
+            losses = private.private_step(
+                lambda example: tf.reduce_sum(self.critic(example[None])),
+                x,
+                variables,
+                sample_weight=weights,
+            )
+            return {"loss": tf.reduce_mean(losses)}
+
+    network = Adversarial()
+    network.compile("sgd")
+    for _ in range(2):
+        train = poisson(3)
+        budget = gdp.PrivacyBudget(None, 1e-5, dataset=train, optimizer=private)
+        network.fit(train, callbacks=[budget], verbose=0)
+    assert record(private) == [("poisson", 2.0, 6)]
+
+
 # Restoring ----------------------------------------------------------------------------
 
 
