@@ -57,3 +57,13 @@ def test_the_adaptive_figures_as_one_release():
     assert needed * root == pytest.approx(0.7547, abs=1e-4)
     same = spent("exact", (strategy.effective_noise_multiplier(needed), STEPS))
     assert same == pytest.approx(spent("exact", (NOISE / root, STEPS)), rel=1e-9)
+
+
+def test_norm_noise_in_units_of_all_norms_together_makes_both_cost_the_same():
+    root = math.sqrt(VARIABLES)
+    strategy = AdaptivePerLayer(1.1, 2.0, NORM_NOISE)
+    adaptive = strategy.effective_noise_multiplier(ADAPTIVE_NOISE / root)
+    fixed = PerLayer(2.0).effective_noise_multiplier(NOISE / root)
+    assert adaptive == pytest.approx(fixed, rel=1e-3)
+    cost = spent("exact", (adaptive, STEPS))
+    assert cost == pytest.approx(spent("exact", (fixed, STEPS)), rel=3e-3)
