@@ -31,7 +31,8 @@ def load(path=None, smoke=False):
             test = file["x_test"], file["y_test"]
     else:
         train, test = keras.datasets.mnist.load_data()
-    return [(x[..., None].astype("float32") / 255, y) for x, y in (train, test)]
+    # Centred without looking at the data: clipped gradients learn faster so.
+    return [(x[..., None].astype("float32") / 127.5 - 1, y) for x, y in (train, test)]
 
 
 def network(activation):
@@ -56,7 +57,7 @@ def main(arguments=None):
     parser.add_argument("--epochs", type=int, default=15)
     parser.add_argument("--seed", type=int, default=None, help="of weights only")
     parser.add_argument("--clipping", default="auto")
-    parser.add_argument("--activation", default="tanh", help="or relu")
+    parser.add_argument("--activation", default="relu", help="or tanh")
     parser.add_argument("--smoke", action="store_true")
     options = parser.parse_args(arguments)
     if options.smoke:
