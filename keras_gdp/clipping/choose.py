@@ -47,33 +47,24 @@ def choose_engine(name, strategy, physical_batch_size, objective, row_specs):
     _validate.one_of("clipping", name, ["auto", *ENGINES])
     _leave_tensor_float_32()
     rows = physical_batch_size or tf.nest.flatten(row_specs)[0].shape[0]
+
+    def problem_of(kind):
+        return run_aside(isolation_problem, kind(strategy), objective, row_specs, rows)
+
     if name != "auto":
         engine = ENGINES[name](strategy, physical_batch_size)
         if engine.needs_isolation:
             # The bookkeeping pass alone sees variables used outside of their layer.
-            problem = run_aside(
-                isolation_problem,
-                BookkeepingEngine(strategy),
-                objective,
-                row_specs,
-                rows,
-            )
+            problem = problem_of(BookkeepingEngine)
             if not problem and name != BookkeepingEngine.name:
-                problem = run_aside(
-                    isolation_problem,
-                    ENGINES[name](strategy),
-                    objective,
-                    row_specs,
-                    rows,
-                )
+                problem = problem_of(ENGINES[name])
             if problem:
                 raise UnsupportedLayerError(
                     f"clipping={name!r} cannot be used with this model: {problem}. "
                     "Use clipping='auto', which picks an engine that can."
                 )
         return engine, "chosen explicitly"
-    fast = BookkeepingEngine(strategy)
-    problem = run_aside(isolation_problem, fast, objective, row_specs, rows)
+    problem = problem_of(BookkeepingEngine)
     if not problem:
         return BookkeepingEngine(
             strategy, physical_batch_size

@@ -402,9 +402,7 @@ class PrivateOptimizer(PrivateUpdate):
         variables = checked_variables(variables)
         self.refresh_after_fork()
         with tf.init_scope():
-            for holder in holders.of(variables):
-                if holder is not self:
-                    self.inherit(holder)
+            holders.take_over(variables, self)
         if sample_weight is None and self.fitted is not None and self.fitted.padded:
             raise ValueError(
                 "Argument `sample_weight` is missing. The batches of a PoissonDataset "

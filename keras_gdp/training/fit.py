@@ -32,7 +32,7 @@ def compiled(model, previous):
         holders.note(model.variables, previous)
     optimizer = _keras.private_optimizer(model)
     if optimizer is not None:
-        _inherit(model, optimizer)
+        holders.take_over(model.variables, optimizer)
         forget_engines(optimizer)
     elif not _keras.has_own_train_step(model) and any(
         _trained(holder) for holder in holders.of(model.variables)
@@ -59,24 +59,31 @@ def training_without_privacy(model):
             holder.charge_unprotected_step()
 
 
-def _inherit(model, optimizer):
-    """Takes over the ledgers of all weights of a model, also of shared layers."""
-    for holder in holders.of(model.variables):
-        if holder is not optimizer:
-            optimizer.inherit(holder)
+@contextlib.contextmanager
+def _holding(model, optimizer):
+    """Context of steps: the ledgers of a model's weights are the optimizer's then."""
+    holders.take_over(model.variables, optimizer)
+    try:
+        yield
+    finally:
+        # Afterwards, when a model that was not built before has its weights.
+        holders.note(model.trainable_variables, optimizer)
 
 
 def _trained(optimizer):
     return int(optimizer.private_steps.numpy()) > 0
 
 
+@contextlib.contextmanager
 def stepping(model, optimizer):
     """Context of a `train_on_batch`: during `fit` its batch is not one of `fit`'s."""
-    _inherit(model, optimizer)
     optimizer.refresh_after_fork()
-    if optimizer.fitted is None or optimizer.fitted.own_loop:
-        return contextlib.nullcontext()
-    return optimizer.unbound()
+    within_fit = optimizer.fitted is not None and not optimizer.fitted.own_loop
+    with (
+        _holding(model, optimizer),
+        optimizer.unbound() if within_fit else contextlib.nullcontext(),
+    ):
+        yield
 
 
 @contextlib.contextmanager
@@ -93,10 +100,10 @@ def fitting(model, optimizer, *args, **kwargs):
             "be trained. Pass a `PrivacyBudget` with a larger budget as a callback."
         )
     _warn_of_steering(callbacks)
-    _inherit(model, optimizer)
     try:
-        _declare(optimizer, call.arguments)
-        yield
+        with _holding(model, optimizer):
+            _declare(optimizer, call.arguments)
+            yield
         optimizer.check_served(optimizer.fitted)
         if optimizer.limit_reached and not limited:
             warnings.warn(
@@ -105,7 +112,6 @@ def fitting(model, optimizer, *args, **kwargs):
                 stacklevel=4,
             )
     finally:
-        holders.note(model.trainable_variables, optimizer)
         _finish(optimizer)
 
 

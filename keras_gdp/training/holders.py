@@ -6,7 +6,7 @@ trained privately in one carries its cost into the next.
 
 import weakref
 
-__all__ = ["note", "of"]
+__all__ = ["note", "of", "take_over"]
 
 # Keras variables cannot be keys: they compare entry by entry.
 _HOLDERS: dict[int, tuple] = {}
@@ -31,3 +31,10 @@ def of(variables):
         if reference is not None and reference() is variable:
             found[id(optimizer)] = optimizer
     return list(found.values())
+
+
+def take_over(variables, optimizer):
+    """Has an optimizer inherit the ledgers that others hold of these variables."""
+    for holder in of(variables):
+        if holder is not optimizer:
+            optimizer.inherit(holder)

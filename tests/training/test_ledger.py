@@ -168,6 +168,24 @@ def test_a_layer_carries_its_ledger_into_other_models():
     assert record(first.optimizer) == [("poisson", 2.0, 6), ("poisson", 3.0, 2)]
 
 
+def test_steps_of_train_on_batch_belong_to_the_weights_too():
+    back = keras.layers.Dense(4)
+    first, second = (
+        keras.Sequential([keras.Input((3,)), back, keras.layers.Dense(1)])
+        for _ in range(2)
+    )
+    first.compile(sgd(2.0), "mse")
+    second.compile(sgd(3.0), "mse")
+    first.train_on_batch(X[:10], Y[:10])
+    second.train_on_batch(X[:10], Y[:10])
+    first.train_on_batch(X[:10], Y[:10])
+    second.train_on_batch(X[:10], Y[:10])
+    assert sorted(record(second.optimizer)) == [
+        ("unknown", 2.0, 2),
+        ("unknown", 3.0, 2),
+    ]
+
+
 def test_a_feature_extractor_carries_its_ledger():
     trained = model()
     trained.fit(poisson(5), verbose=0)
