@@ -108,12 +108,7 @@ class AdaptivePerLayer(GroupedStrategy):
     def build(self, variables, add_variable):
         super().build(variables, add_variable)
         initial = self.initial_l2_norm_clip
-        if isinstance(initial, tuple) and len(initial) != self.num_groups:
-            raise ValueError(
-                f"Argument `initial_l2_norm_clip` must hold one bound per "
-                f"{self.unit}: {self.num_groups} of them, {self.group_names}. "
-                f"Received: initial_l2_norm_clip={initial!r}."
-            )
+        self.check_count("initial_l2_norm_clip", initial)
         # Zero until `start`.
         self._bounds = add_variable((self.num_groups,), "zeros", "l2_norm_clips")
         if initial is not None:

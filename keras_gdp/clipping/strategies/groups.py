@@ -77,6 +77,15 @@ class GroupedStrategy(ClippingStrategy):
                 "variables, or a strategy with one bound for all of them."
             )
 
+    def check_count(self, name, bounds):
+        """Raises if a tuple of bounds does not hold one per group."""
+        if isinstance(bounds, tuple) and len(bounds) != self.num_groups:
+            raise ValueError(
+                f"Argument `{name}` must hold one bound per {self.unit}: "
+                f"{self.num_groups} of them, {self.group_names}. Received: "
+                f"{name}={bounds!r}."
+            )
+
     @property
     def unit(self) -> str:
         """What a group is, for messages."""

@@ -76,12 +76,7 @@ class PerLayer(GroupedStrategy):
     def build(self, variables, add_variable):
         super().build(variables, add_variable)
         given = self._given
-        if isinstance(given, tuple) and len(given) != self.num_groups:
-            raise ValueError(
-                f"Argument `l2_norm_clips` must hold one bound per {self.unit}: "
-                f"{self.num_groups} of them, {self.group_names}. Received: "
-                f"l2_norm_clips={given!r}."
-            )
+        self.check_count("l2_norm_clips", given)
         self._bounds = np.broadcast_to(np.float64(given), [self.num_groups])
 
     @property
