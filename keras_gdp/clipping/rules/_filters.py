@@ -112,7 +112,9 @@ class Geometry:
                     place, self.dilation, positions, self.strides, strict=True
                 )
             ]
-            shifted = self._by_groups(inputs[(slice(None), *slices)], tokens)
+            with tf.control_dependencies(products[-1:]):
+                here = tf.identity(inputs)
+            shifted = self._by_groups(here[(slice(None), *slices)], tokens)
             products.append(tf.matmul(shifted, gradients, transpose_a=True))
         stacked = tf.stack(products, axis=1)
         if self.groups > 1:
