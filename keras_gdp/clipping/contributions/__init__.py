@@ -1,7 +1,8 @@
 """What one call of a layer adds to the per-example gradients of its variables."""
 
-from keras_gdp.clipping.contributions.base import Combined, Contribution, combine
+from keras_gdp.clipping.contributions.base import Contribution
 from keras_gdp.clipping.contributions.columns import Columns
+from keras_gdp.clipping.contributions.combined import Combined, combine
 from keras_gdp.clipping.contributions.local import Local
 from keras_gdp.clipping.contributions.lookup import Lookup
 from keras_gdp.clipping.contributions.outer import Outer

@@ -1,23 +1,20 @@
-"""The interface of the contributions, and their sum over several calls."""
+"""The interface of the contributions, and what they share."""
 
 import math
 
 import tensorflow as tf
 
 __all__ = [
-    "Combined",
     "Contribution",
     "add_rows",
     "by_rows",
     "cancels",
-    "combine",
     "fits",
     "frobenius",
     "guarded",
-    "select",
     "squares",
     "weigh",
-    "weighted_total",
+    "zero_rows",
 ]
 
 # Per-example gradients of a whole chunk are held in memory up to this many entries
@@ -69,70 +66,34 @@ class Contribution:
         """
         raise NotImplementedError
 
-    def weighted_sum(self, factors, finite=False):
+    def settled(self):
+        """Returns the contribution to take the sum from, once norms were taken.
+
+        That is itself, or the whole gradients if the norms needed them anyway.
+        """
+        return self
+
+    def weighted_sum(self, factors):
         """Returns the sum over examples of factor times gradient.
 
         Args:
-            factors: Tensor of shape (batch,), >= 0; an example with factor zero is
-                left out whatever its tensors hold, NaN included.
-            finite: Whether the gradients of all examples are finite, those of factor
-                zero too. Zeros need then not be selected, only multiplied.
+            factors: Tensor of shape (batch,), >= 0. The tensors must be finite, also
+                those of an example with factor zero: see `without`.
         """
         raise NotImplementedError
+
+    def without(self, absent):
+        """Returns tensors like its own, zero for examples that are left out.
+
+        Args:
+            absent: Boolean tensor of shape (batch,).
+        """
+        return [zero_rows(absent, tensor) for tensor in self.tensors]
 
     def join(self, others):
         """Returns one contribution for the sum with others of this class, or `None`."""
         del others
         return None
-
-
-class Combined(Contribution):
-    """The sum of several contributions to the same variable."""
-
-    def __init__(self, parts):
-        super().__init__([t for part in parts for t in part.tensors], parts[0].shape)
-        self.parts = parts
-        self._gradients = None
-
-    def rebuild(self, tensors):
-        tensors = list(tensors)
-        parts = []
-        for part in self.parts:
-            parts.append(part.rebuild(tensors[: len(part.tensors)]))
-            del tensors[: len(part.tensors)]
-        return Combined(parts)
-
-    def per_example(self):
-        return tf.add_n([part.per_example() for part in self.parts])
-
-    def scale(self):
-        scales = [part.scale() for part in self.parts]
-        return None if any(s is None for s in scales) else tf.add_n(scales)
-
-    def squared_norms(self):
-        if fits(self.size, self.tensors[0].shape[0]):
-            self._gradients = self.per_example()
-            return squares(self._gradients)
-        return by_rows(lambda part: squares(part.per_example()), self, self.size)
-
-    def weighted_sum(self, factors, finite=False):
-        if self._gradients is not None:
-            return weighted_total(factors, self._gradients, finite)
-        return add_rows(self, factors)
-
-
-def combine(contributions):
-    """Returns one contribution for all uses of a variable.
-
-    The gradients of an example's several uses are added before any norm is taken.
-    """
-    first, *others = contributions
-    if not others:
-        return first
-    joined = None
-    if all(type(other) is type(first) for other in others):
-        joined = first.join(others)
-    return joined or Combined(contributions)
 
 
 def fits(entries_per_row, rows):
@@ -171,7 +132,7 @@ def add_rows(contribution, factors):
     def add(total, row):
         factor, *tensors = row
         part = contribution.rebuild([tensor[None] for tensor in tensors])
-        return total + weigh(factor[None], part.per_example())[0]
+        return total + factor * part.per_example()[0]
 
     initial = tf.zeros(contribution.shape, factors.dtype)
     return tf.foldl(add, (factors, *contribution.tensors), initial)
@@ -220,25 +181,13 @@ def cancels(scale, squared_norms):
     return tf.logical_not(_CANCELLATION * scale <= norms)
 
 
-def select(factors, tensor, finite=False):
-    """Replaces the rows of a tensor whose factor is zero by exact zeros.
-
-    Where all is `finite` it returns the tensor: the factors will do it.
-    """
-    if finite:
-        return tensor
-    keep = tf.reshape(factors > 0, [-1] + [1] * (tensor.shape.rank - 1))
-    return tf.where(keep, tensor, tf.zeros([], tensor.dtype))
+def zero_rows(absent, tensor):
+    """Returns the tensor with exact zeros, instead of NaN say, in absent rows."""
+    absent = tf.reshape(absent, [-1] + [1] * (tensor.shape.rank - 1))
+    return tf.where(absent, tf.zeros([], tensor.dtype), tensor)
 
 
-def weigh(factors, tensor, finite=False):
-    """Multiplies the rows of a tensor by factors, where zero means exactly zero."""
-    factors = tf.cast(factors, tensor.dtype)
+def weigh(factors, tensor):
+    """Multiplies the rows of a tensor by factors of shape (rows,)."""
     shape = [-1] + [1] * (tensor.shape.rank - 1)
-    return select(factors, tensor, finite) * tf.reshape(factors, shape)
-
-
-def weighted_total(factors, tensor, finite=False):
-    """Returns the sum over rows of factor times row."""
-    factors = tf.cast(factors, tensor.dtype)
-    return tf.tensordot(factors, select(factors, tensor, finite), axes=1)
+    return tensor * tf.reshape(tf.cast(factors, tensor.dtype), shape)

@@ -39,5 +39,8 @@ class Columns(Contribution):
     def squared_norms(self):
         return tf.add_n([block.squared_norms() for block in self.blocks])
 
-    def weighted_sum(self, factors, finite=False):
-        return tf.concat([b.weighted_sum(factors, finite) for b in self.blocks], -1)
+    def settled(self):
+        return Columns([block.settled() for block in self.blocks])
+
+    def weighted_sum(self, factors):
+        return tf.concat([block.weighted_sum(factors) for block in self.blocks], -1)

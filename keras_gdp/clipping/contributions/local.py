@@ -8,11 +8,10 @@ from keras_gdp.clipping.contributions.base import (
     by_rows,
     fits,
     guarded,
-    select,
     squares,
     weigh,
-    weighted_total,
 )
+from keras_gdp.clipping.contributions.stacked import Stacked
 
 __all__ = ["Local"]
 
@@ -28,7 +27,8 @@ class Local(Contribution):
             summed over these rows; linear in `gradients`.
         stacked: Maps `(gradients, *inputs)` to the gradients of all rows at once, of
             shape (batch, *shape); `None` to take one row after the other.
-        scale: Returns what `Contribution.scale` does; `None` if that is unknown.
+        scale: Maps `(gradients, *inputs)` to what `Contribution.scale` returns;
+            `None` if that is unknown.
     """
 
     def __init__(self, gradients, inputs, shape, product, stacked=None, scale=None):
@@ -40,7 +40,9 @@ class Local(Contribution):
 
     def rebuild(self, tensors):
         gradients, *inputs = tensors
-        return Local(gradients, inputs, self.shape, self._product, self._stacked)
+        return Local(
+            gradients, inputs, self.shape, self._product, self._stacked, self._scale
+        )
 
     def per_example(self):
         if self._stacked is not None:
@@ -53,7 +55,7 @@ class Local(Contribution):
         return tf.reshape(stacked, [-1, *self.shape])
 
     def scale(self):
-        return None if self._scale is None else self._scale()
+        return None if self._scale is None else self._scale(*self.tensors)
 
     def squared_norms(self):
         rows, entries = self.tensors[0].shape[0], self.tensors[0].shape[1:]
@@ -74,13 +76,11 @@ class Local(Contribution):
     def _single(self):
         return self._product(*self.tensors)[None]
 
-    def weighted_sum(self, factors, finite=False):
-        if self._gradients is not None:
-            return weighted_total(factors, self._gradients, finite)
+    def settled(self):
+        return self if self._gradients is None else Stacked(self._gradients)
+
+    def weighted_sum(self, factors):
         if self._scale is None:
             return add_rows(self, factors)
         gradients, *inputs = self.tensors
-        return self._product(
-            weigh(factors, gradients, finite),
-            *(select(factors, tensor, finite) for tensor in inputs),
-        )
+        return self._product(weigh(factors, gradients), *inputs)

@@ -7,7 +7,6 @@ from keras_gdp.clipping.contributions.base import (
     by_rows,
     fits,
     guarded,
-    select,
     squares,
     weigh,
 )
@@ -64,12 +63,12 @@ class Lookup(Contribution):
             squared = _sorted_segments(*self.tensors)
         return guarded(squared, self.scale())
 
-    def weighted_sum(self, factors, finite=False):
+    def weighted_sum(self, factors):
         gradients, indices = self.tensors
         rows, width = self.shape
         return tf.math.unsorted_segment_sum(
-            tf.reshape(weigh(factors, gradients, finite), [-1, width]),
-            tf.reshape(select(factors, indices, finite), [-1]),
+            tf.reshape(weigh(factors, gradients), [-1, width]),
+            tf.reshape(indices, [-1]),
             rows,
         )
 

@@ -8,11 +8,10 @@ from keras_gdp.clipping.contributions.base import (
     fits,
     frobenius,
     guarded,
-    select,
     squares,
     weigh,
-    weighted_total,
 )
+from keras_gdp.clipping.contributions.stacked import Stacked
 
 __all__ = ["Outer"]
 
@@ -76,14 +75,15 @@ class Outer(Contribution):
         squared = by_rows(lambda part: squares(part.per_example()), self, self.size)
         return guarded(squared, self.scale())
 
-    def weighted_sum(self, factors, finite=False):
-        if self._gradients is not None:
-            return weighted_total(factors, self._gradients, finite)
+    def settled(self):
+        return self if self._gradients is None else Stacked(self._gradients)
+
+    def weighted_sum(self, factors):
         gradients, inputs = self.tensors
         n, m = self._matrix
         total = tf.matmul(
-            tf.reshape(select(factors, inputs, finite), [-1, n]),
-            tf.reshape(weigh(factors, gradients, finite), [-1, m]),
+            tf.reshape(inputs, [-1, n]),
+            tf.reshape(weigh(factors, gradients), [-1, m]),
             transpose_a=True,
         )
         return tf.reshape(total, self.shape)

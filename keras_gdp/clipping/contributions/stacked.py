@@ -6,7 +6,6 @@ from keras_gdp.clipping.contributions.base import (
     Contribution,
     frobenius,
     squares,
-    weighted_total,
 )
 
 __all__ = ["Stacked", "summed"]
@@ -36,8 +35,9 @@ class Stacked(Contribution):
     def squared_norms(self):
         return squares(self.tensors[0])
 
-    def weighted_sum(self, factors, finite=False):
-        return weighted_total(factors, self.tensors[0], finite)
+    def weighted_sum(self, factors):
+        gradients = self.tensors[0]
+        return tf.tensordot(tf.cast(factors, gradients.dtype), gradients, axes=1)
 
     def join(self, others):
         parts = (self, *others)

@@ -59,22 +59,21 @@ def weighted_sums_of(contributions, squared_norms, factors, variables):
         variables: The variables.
     """
 
-    def sums(finite):
-        return [
-            _weighted_sum(contribution, factors[:, index], variable, finite)
-            for index, (contribution, variable) in enumerate(
-                zip(contributions, variables, strict=True)
-            )
-        ]
-
+    settled = [part if part is None else part.settled() for part in contributions]
+    present = {i: part for i, part in enumerate(settled) if part is not None}
     # NaN times zero is NaN. Selecting zeros costs a copy of all that is summed, which
     # broken examples alone need.
-    all_finite = tf.reduce_all(tf.math.is_finite(squared_norms))
-    return tf.cond(all_finite, lambda: sums(True), lambda: sums(False))
-
-
-def _weighted_sum(contribution, factors, variable, finite):
-    if contribution is None:
-        dtype = tf.float64 if variable.dtype == tf.float64 else tf.float32
-        return tf.zeros(variable.shape, dtype)
-    return tf.reshape(contribution.weighted_sum(factors, finite), variable.shape)
+    tensors = tf.cond(
+        tf.reduce_all(tf.math.is_finite(squared_norms)),
+        lambda: {i: list(part.tensors) for i, part in present.items()},
+        lambda: {i: part.without(factors[:, i] <= 0) for i, part in present.items()},
+    )
+    sums = []
+    for index, (part, variable) in enumerate(zip(settled, variables, strict=True)):
+        if part is None:
+            dtype = tf.float64 if variable.dtype == tf.float64 else tf.float32
+            total = tf.zeros(variable.shape, dtype)
+        else:
+            total = part.rebuild(tensors[index]).weighted_sum(factors[:, index])
+        sums.append(tf.reshape(total, variable.shape))
+    return sums

@@ -135,7 +135,7 @@ class Filters:
         known = None not in (*inputs.shape[1:], *gradients.shape[1:])
         stacked = self._stacked if known and fitting and fits(positions, None) else None
 
-        def scale():
+        def scale(gradients, inputs):
             # An entry meets each position of the window at most once.
             return math.sqrt(window) * frobenius(inputs) * frobenius(gradients)
 
