@@ -58,7 +58,6 @@ def weighted_sums_of(contributions, squared_norms, factors, variables):
         factors: Tensor of shape (batch, variables).
         variables: The variables.
     """
-
     settled = [part if part is None else part.settled() for part in contributions]
     present = {i: part for i, part in enumerate(settled) if part is not None}
     # NaN times zero is NaN. Selecting zeros costs a copy of all that is summed, which
