@@ -46,6 +46,31 @@ def _parser() -> argparse.ArgumentParser:
         )
         return made
 
+    def noise_option(made: argparse.ArgumentParser, *, required: bool) -> None:
+        made.add_argument(
+            "--noise",
+            type=float,
+            required=required,
+            help="noise multiplier: standard deviation of the noise over the clip norm",
+        )
+
+    def delta_option(made: argparse.ArgumentParser) -> None:
+        made.add_argument(
+            "--delta",
+            type=float,
+            default=1e-5,
+            help="additive part of the guarantee, well below 1 / examples (default: "
+            "%(default)s)",
+        )
+
+    def budget_option(made: argparse.ArgumentParser) -> None:
+        made.add_argument(
+            "--epsilon",
+            type=float,
+            required=True,
+            help="multiplicative part of the guarantee",
+        )
+
     def run_options(
         made: argparse.ArgumentParser, *, noise: bool = True, steps: bool = True
     ) -> None:
@@ -53,36 +78,42 @@ def _parser() -> argparse.ArgumentParser:
         made.add_argument("--batch-size", type=int, help="expected batch size")
         made.add_argument("--examples", type=int, help="number of training examples")
         if noise:
-            made.add_argument("--noise", type=float, required=True)
+            noise_option(made, required=True)
         if steps:
             made.add_argument("--steps", type=int, help="number of noised updates")
             made.add_argument("--epochs", type=float, help="instead of --steps")
 
     def accountant_option(made: argparse.ArgumentParser) -> None:
-        made.add_argument("--accountant", choices=_ACCOUNTANTS, default="exact")
+        made.add_argument(
+            "--accountant",
+            choices=_ACCOUNTANTS,
+            default="exact",
+            help="how losses are composed; clt is an estimate, the others are bounds "
+            "(default: %(default)s)",
+        )
 
     made = command("epsilon", "Epsilon of a run at a given delta.")
     run_options(made)
-    made.add_argument("--delta", type=float, default=1e-5)
+    delta_option(made)
     accountant_option(made)
     made = command("delta", "Delta of a run at a given epsilon.")
     run_options(made)
-    made.add_argument("--epsilon", type=float, required=True)
+    budget_option(made)
     accountant_option(made)
     made = command("noise", "Smallest noise multiplier for a budget.")
     run_options(made, noise=False)
-    made.add_argument("--epsilon", type=float, required=True)
-    made.add_argument("--delta", type=float, default=1e-5)
+    budget_option(made)
+    delta_option(made)
     accountant_option(made)
     made = command("steps", "Largest number of steps for a budget.")
     run_options(made, steps=False)
-    made.add_argument("--epsilon", type=float, required=True)
-    made.add_argument("--delta", type=float, default=1e-5)
+    budget_option(made)
+    delta_option(made)
     accountant_option(made)
     made = command("compare", "All accountants side by side.")
     run_options(made, noise=False)
-    made.add_argument("--noise", type=float)
-    made.add_argument("--delta", type=float, default=1e-5)
+    noise_option(made, required=False)
+    delta_option(made)
     made.add_argument(
         "--paper", action="store_true", help="the MNIST rows of Bu et al."
     )

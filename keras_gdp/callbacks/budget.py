@@ -8,7 +8,7 @@ import keras
 
 from keras_gdp import _validate, accounting
 from keras_gdp.callbacks.ledger_file import read_ledger, write_ledger
-from keras_gdp.callbacks.statement import PrivacyStatement
+from keras_gdp.callbacks.statement import PrivacyStatement, counted
 from keras_gdp.data import PoissonDataset, SampledDataset, verified_sampling
 from keras_gdp.errors import (
     BudgetExceededError,
@@ -231,7 +231,7 @@ class PrivacyBudget(keras.callbacks.Callback):
             assumptions={name: self._assumption(name) for name in _ACCOUNTANTS},
             relation=relation,
             sampling=tuple(
-                f"{phase.steps} steps with noise multiplier "
+                f"{counted(phase.steps, 'step')} with noise multiplier "
                 f"{phase.noise_multiplier:g}: {phase.sampling.describe()}"
                 for phase in phases
             )

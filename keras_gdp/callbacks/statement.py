@@ -5,7 +5,7 @@ import math
 import textwrap
 from dataclasses import asdict, dataclass
 
-__all__ = ["PrivacyStatement"]
+__all__ = ["PrivacyStatement", "counted"]
 
 _RELATIONS = {
     "add_remove": "data sets that differ by adding or removing one example",
@@ -37,7 +37,8 @@ class PrivacyStatement:
         assumptions: What each accountant assumes, and whether it is a bound.
         relation: `"add_remove"` or `"replace_one"`.
         sampling: How batches were drawn, one text per phase.
-        clipping: How examples were clipped.
+        clipping: How examples were clipped, in the last phase. The noise multipliers
+            of all phases, on which the guarantee rests, are in `sampling`.
         sensitivity: L2 sensitivity of the clipped sum to one example added or removed.
             Where the bounds adapt, its value after the last step.
         noise_multiplier: Noise standard deviation over the sensitivity.
@@ -114,14 +115,19 @@ class PrivacyStatement:
             _item("Neighbouring relation", _RELATIONS[self.relation]),
             *(_item("Sampling", text) for text in self.sampling),
             _item(
-                "Clipping",
+                "Clipping"
+                if len(self.sampling) == 1
+                else "Clipping, in the last phase",
                 f"{self.clipping}; the sum over a batch then moves by at most "
                 f"{self.sensitivity:g} when one example is added or removed",
             ),
-            _item("Noise", self._noise_text()),
+            _item(
+                "Noise" if len(self.sampling) == 1 else "Noise, in the last phase",
+                self._noise_text(),
+            ),
             _item(
                 "Steps",
-                f"{self.steps} noised updates" + self._within_budget(),
+                counted(self.steps, "noised update") + self._within_budget(),
             ),
         ]
         for name, epsilon in self.epsilons.items():
@@ -150,6 +156,11 @@ def _item(title, text):
     return textwrap.fill(
         text, 80, initial_indent=start, subsequent_indent="    ", break_long_words=False
     )
+
+
+def counted(number, noun):
+    """Returns "1 step" or "2 steps"."""
+    return f"{number} {noun}{'' if number == 1 else 's'}"
 
 
 def _number(value):

@@ -164,7 +164,8 @@ class Recording:
             gradient = tf.convert_to_tensor(gradient)
             if gradient.dtype.size < 4:
                 gradient = tf.cast(gradient, tf.float32)
-            gradient = gradient / tf.cast(scale, gradient.dtype)
+            if scale != 1.0:
+                gradient = gradient / tf.cast(scale, gradient.dtype)
             for variable, contribution in contributions(gradient):
                 index = (
                     None if variable is None else self._names.get(id(variable.value))

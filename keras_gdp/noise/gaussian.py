@@ -109,12 +109,11 @@ def _standard_normal(shapes, dtypes, key):
 
 
 def _split(vector, shapes):
-    pieces, begin = [], 0
-    for shape in shapes:
-        size = math.prod(shape)
-        pieces.append(tf.reshape(vector[begin : begin + size], shape))
-        begin += size
-    return pieces
+    sizes = [math.prod(shape) for shape in shapes]
+    *pieces, _ = tf.split(vector, [*sizes, vector.shape[0] - sum(sizes)])
+    return [
+        tf.reshape(piece, shape) for piece, shape in zip(pieces, shapes, strict=True)
+    ]
 
 
 def _fresh_key(seed):

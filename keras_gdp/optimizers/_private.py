@@ -302,10 +302,11 @@ class PrivateOptimizer(PrivateUpdate):
                     else g + tf.cast(tf.convert_to_tensor(extra), g.dtype)
                     for g, extra in zip(gradients, extra_gradients, strict=True)
                 ]
-            scale = self.loss_scale_factor or 1.0
+            if self.loss_scale_factor:
+                gradients = [g * self.loss_scale_factor for g in gradients]
             self.apply(
                 _NoisedGradients(
-                    tf.cast(g * scale, variable.dtype)
+                    tf.cast(g, variable.dtype)
                     for g, variable in zip(gradients, variables, strict=True)
                 ),
                 variables,
@@ -352,7 +353,8 @@ class PrivateOptimizer(PrivateUpdate):
                 for part, stddev, z in zip(parts, stddevs, noise, strict=True)
             ]
         statistics = parts.pop() if clipped.statistics is not None else None
-        means = [part / tf.cast(self._divisor.value, part.dtype) for part in parts]
+        divisor = tf.convert_to_tensor(self._divisor)
+        means = [part / tf.cast(divisor, part.dtype) for part in parts]
         return means, statistics
 
     def apply(self, grads, trainable_variables=None):

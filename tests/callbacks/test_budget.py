@@ -259,6 +259,27 @@ def test_the_statement_names_everything_the_guarantee_rests_on():
     assert record["epsilons"]["exact"] == record["epsilon"]
 
 
+def test_the_statement_says_that_clipping_and_noise_are_those_of_the_last_phase():
+    trained, train = model(), poisson()
+    trained.fit(train, steps_per_epoch=1, verbose=0)
+    first = gdp.PrivacyBudget(None, DELTA, optimizer=trained.optimizer)
+    text = " ".join(str(first.statement()).split())
+    assert "1 step with" in text and "1 noised update " in text
+    assert "last phase" not in text
+    trained.compile(gdp.DPSGD(0.1, l2_norm_clip=0.5, noise_multiplier=3.0), "mse")
+    trained.fit(train, steps_per_epoch=2, verbose=0)
+    second = gdp.PrivacyBudget(None, DELTA, optimizer=trained.optimizer)
+    text = " ".join(str(second.statement()).split())
+    for part in (
+        "1 step with noise multiplier 2",
+        "2 steps with noise multiplier 3",
+        "Clipping, in the last phase",
+        "Noise, in the last phase",
+        "3 noised updates",
+    ):
+        assert part in text, part
+
+
 def test_seeds_are_reported():
     network = keras.Sequential([keras.Input((3,)), keras.layers.Dense(1)])
     optimizer = gdp.DPSGD(0.1, l2_norm_clip=1.0, noise_multiplier=2.0, noise_seed=42)

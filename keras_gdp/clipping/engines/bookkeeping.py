@@ -58,6 +58,8 @@ def weighted_sums_of(contributions, squared_norms, factors, variables):
         factors: Tensor of shape (batch, variables).
         variables: The variables.
     """
+    columns = tf.unstack(factors, len(variables), axis=1)
+    absent = tf.reduce_all(factors <= 0, axis=1)
     settled = [part if part is None else part.settled() for part in contributions]
     present = {i: part for i, part in enumerate(settled) if part is not None}
     # NaN times zero is NaN. Selecting zeros costs a copy of all that is summed, which
@@ -65,7 +67,7 @@ def weighted_sums_of(contributions, squared_norms, factors, variables):
     tensors = tf.cond(
         tf.reduce_all(tf.math.is_finite(squared_norms)),
         lambda: {i: list(part.tensors) for i, part in present.items()},
-        lambda: {i: part.without(factors[:, i] <= 0) for i, part in present.items()},
+        lambda: {i: part.without(absent) for i, part in present.items()},
     )
     sums = []
     for index, (part, variable) in enumerate(zip(settled, variables, strict=True)):
@@ -73,6 +75,7 @@ def weighted_sums_of(contributions, squared_norms, factors, variables):
             dtype = tf.float64 if variable.dtype == tf.float64 else tf.float32
             total = tf.zeros(variable.shape, dtype)
         else:
-            total = part.rebuild(tensors[index]).weighted_sum(factors[:, index])
-        sums.append(tf.reshape(total, variable.shape))
+            total = part.rebuild(tensors[index]).weighted_sum(columns[index])
+        same = total.shape == variable.shape
+        sums.append(total if same else tf.reshape(total, variable.shape))
     return sums
