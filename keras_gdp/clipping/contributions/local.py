@@ -63,7 +63,7 @@ class Local(Contribution):
             stacked = self.per_example()
             if (
                 entries.num_elements() is None
-                or self.size <= 4 * entries.num_elements()
+                or self.size <= 16 * entries.num_elements()
             ):
                 # Small beside the activations: kept for the weighted sum.
                 self._gradients = stacked
