@@ -78,12 +78,15 @@ class Recording:
         hold: Whether to hold the variables fixed in the forward pass. Then only the
             taps receive gradients, and a variable that still does was used outside
             of the recorded layers.
+
+    Attributes:
+        holds: The same.
     """
 
     def __init__(self, objective, rows, hold=True):
         self._objective = objective
         self._rows = rows if isinstance(rows, int) else None
-        self._hold = hold
+        self.holds = hold
         self._taps = []
         self._names = {id(v): i for i, v in enumerate(objective.variables)}
         self._graph = None
@@ -106,7 +109,7 @@ class Recording:
     def fixed(self, variable):
         """Returns a variable's value, not to be differentiated."""
         value = tf.convert_to_tensor(variable)
-        return tf.stop_gradient(value) if self._hold else value
+        return tf.stop_gradient(value) if self.holds else value
 
     def tap(self, tensor, contributions):
         """Announces a place where variables enter the computation.
@@ -150,7 +153,7 @@ class Recording:
         Raises:
             UnsupportedLayerError: If a variable is used outside of its layer's call.
         """
-        variables = self._objective.variables if self._hold else []
+        variables = self._objective.variables if self.holds else []
         with self.tape:
             total = tf.reduce_sum(losses * tf.cast(scale, losses.dtype))
         gradients = self.tape.gradient(

@@ -1,7 +1,7 @@
 """`tf.vectorized_map`, with matrix products that are safe on every processor.
 
-The only file that touches TensorFlow's private names: the table of converters in
-`tensorflow.python.ops.parallel_for.pfor`.
+Beside `xla.py` the only file that touches TensorFlow's private names: the table of
+converters in `tensorflow.python.ops.parallel_for.pfor`.
 
 Vectorising a product of one row, of shape (1, T, n), with a matrix gives a product of
 shapes (batch, 1, T, n) and (n, m). oneDNN, as TensorFlow 2.21 uses it, writes beyond

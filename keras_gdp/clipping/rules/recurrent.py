@@ -3,12 +3,14 @@
 The pre-activation of a gate at step t is `z_t + h_(t-1) U` with `z_t = x_t W + b`. The
 gradient with respect to `z_t` is therefore that of the pre-activation, and with the
 recorded states it gives the gradients of W, U and b, by outer products over time. The
-loop over time itself needs no gradient of any parameter.
+loop over time itself needs no gradient of any parameter, unless a second backward pass
+asks for it.
 """
 
 import keras
 import tensorflow as tf
 
+from keras_gdp.clipping.rules._scan import scan
 from keras_gdp.clipping.rules.recurrent_cells import CELLS
 from keras_gdp.clipping.rules.registry import register
 
@@ -97,40 +99,26 @@ def _run(cell, record, inputs, states, mask):
             gradients, inputs, kept["projected"], kept["previous"]
         ),
     )
-    cell.prepare_states(record, states[0])
     kept["projected"] = projected
-    hidden, final = _scan(cell.step, projected, states, mask)
+    masks = None if mask is None else tf.transpose(mask)[:, :, None]
+
+    def step(time, projected, states, weights):
+        new = cell.step(projected, states, weights)
+        if masks is None:
+            return new
+        keep = masks[time]
+        return [tf.where(keep, n, old) for n, old in zip(new, states, strict=True)]
+
+    hidden, final = scan(
+        step,
+        tf.transpose(projected, [1, 0, 2]),
+        states,
+        cell.weights(record),
+        record.holds,
+    )
+    hidden = tf.transpose(hidden, [1, 0, 2])
     first = tf.cast(states[0], hidden.dtype)[:, None]
     kept["previous"] = tf.concat([first, hidden[:, :-1]], axis=1)
-    return hidden, final
-
-
-def _scan(step, projected, states, mask):
-    steps = projected.shape[1]
-    count = tf.shape(projected)[1] if steps is None else steps
-    inputs = tf.TensorArray(projected.dtype, count).unstack(
-        tf.transpose(projected, [1, 0, 2])
-    )
-    if mask is not None:
-        masks = tf.TensorArray(tf.bool, count).unstack(tf.transpose(mask)[:, :, None])
-    hidden = tf.TensorArray(projected.dtype, count, element_shape=states[0].shape)
-
-    def body(time, hidden, *states):
-        new = step(inputs.read(time), states)
-        if mask is not None:
-            keep = masks.read(time)
-            new = [tf.where(keep, n, old) for n, old in zip(new, states, strict=True)]
-        return time + 1, hidden.write(time, new[0]), *new
-
-    _, hidden, *final = tf.while_loop(
-        lambda time, *_: time < count,
-        body,
-        (0, hidden, *states),
-        maximum_iterations=count,
-        parallel_iterations=32,
-    )
-    hidden = tf.transpose(hidden.stack(), [1, 0, 2])
-    hidden = tf.ensure_shape(hidden, [None, steps, states[0].shape[-1]])
     return hidden, final
 
 

@@ -41,20 +41,16 @@ class _Cell:
             inputs = inputs * mask[:, None]
         return inputs
 
-    def prepare_states(self, record, state):
-        """Reads what `step` needs."""
-        del state
-        # Held fixed again inside of the loop over time, whose backward pass would
-        # otherwise add up a gradient.
-        self._fixed = record.fixed
-        self._recurrent = record.fixed(self.cell.recurrent_kernel)
+    def weights(self, record):
+        """Returns the list of weights that `step` needs."""
+        return [record.fixed(self.cell.recurrent_kernel)]
 
     def input_bias(self, record):
         """Returns the bias added to the input projection, or `None`."""
         return record.fixed(self.cell.bias) if self.cell.use_bias else None
 
-    def step(self, projected, states):
-        """Returns the states after one step, the output first."""
+    def step(self, projected, states, weights):
+        """Returns the list of states after one step, the output first."""
         raise NotImplementedError
 
     def contributions(self, gradients, inputs, projected, previous):
@@ -71,19 +67,19 @@ class _Cell:
 class _Simple(_Cell):
     """`h' = act(z + h U)`."""
 
-    def step(self, projected, states):
+    def step(self, projected, states, weights):
         (hidden,) = states
-        pre = projected + tf.matmul(hidden, self._fixed(self._recurrent))
+        pre = projected + tf.matmul(hidden, weights[0])
         return [pre if self.cell.activation is None else self.cell.activation(pre)]
 
 
 class _LSTM(_Cell):
     """`i, f, g, o = z + h U`; `c' = f c + i g`; `h' = o act(c')`."""
 
-    def step(self, projected, states):
+    def step(self, projected, states, weights):
         hidden, carry = states
         cell = self.cell
-        pre = projected + tf.matmul(hidden, self._fixed(self._recurrent))
+        pre = projected + tf.matmul(hidden, weights[0])
         i, f, g, o = tf.split(pre, 4, axis=-1)
         carry = cell.recurrent_activation(f) * carry + cell.recurrent_activation(
             i
@@ -100,24 +96,23 @@ class _GRU(_Cell):
         bias = record.fixed(self.cell.bias)
         return bias[0] if self.cell.reset_after else bias
 
-    def prepare_states(self, record, state):
-        super().prepare_states(record, state)
-        self._bias = None
+    def weights(self, record):
+        self._weights = super().weights(record)
         if self.cell.use_bias and self.cell.reset_after:
-            self._bias = record.fixed(self.cell.bias)[1]
+            self._weights.append(record.fixed(self.cell.bias)[1])
+        return self._weights
 
-    def _inner(self, hidden, columns):
+    def _inner(self, hidden, columns, weights):
         """Returns the recurrent projection of some gates."""
-        inner = tf.matmul(hidden, self._fixed(self._recurrent)[:, columns])
-        if self._bias is not None:
-            inner = inner + self._fixed(self._bias)[columns]
-        return inner
+        recurrent, *bias = weights
+        inner = tf.matmul(hidden, recurrent[:, columns])
+        return inner + bias[0][columns] if bias else inner
 
-    def step(self, projected, states):
+    def step(self, projected, states, weights):
         (hidden,) = states
         cell, units = self.cell, self.cell.units
         if cell.reset_after:
-            inner = self._inner(hidden, slice(None))
+            inner = self._inner(hidden, slice(None), weights)
             update, reset = tf.split(
                 cell.recurrent_activation(
                     projected[..., : 2 * units] + inner[..., : 2 * units]
@@ -128,10 +123,10 @@ class _GRU(_Cell):
             candidate = reset * inner[..., 2 * units :]
         else:
             gates = projected[..., : 2 * units] + self._inner(
-                hidden, slice(None, 2 * units)
+                hidden, slice(None, 2 * units), weights
             )
             update, reset = tf.split(cell.recurrent_activation(gates), 2, axis=-1)
-            candidate = self._inner(reset * hidden, slice(2 * units, None))
+            candidate = self._inner(reset * hidden, slice(2 * units, None), weights)
         candidate = cell.activation(projected[..., 2 * units :] + candidate)
         return [update * hidden + (1 - update) * candidate]
 
@@ -139,7 +134,7 @@ class _GRU(_Cell):
         cell, units = self.cell, self.cell.units
         columns = slice(units, 2 * units)
         reset = cell.recurrent_activation(
-            projected[..., columns] + self._inner(previous, columns)
+            projected[..., columns] + self._inner(previous, columns, self._weights)
         )
         gates, candidate = gradients[..., : 2 * units], gradients[..., 2 * units :]
         if cell.reset_after:
