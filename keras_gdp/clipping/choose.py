@@ -15,6 +15,7 @@ from keras_gdp.clipping.engines import (
     VectorizedEngine,
 )
 from keras_gdp.clipping.isolation import isolation_problem
+from keras_gdp.clipping.objective import leaves_of, with_leaves
 from keras_gdp.errors import UnsupportedLayerError
 
 __all__ = ["ENGINES", "choose_engine"]
@@ -127,14 +128,11 @@ def _vectorization_problem(strategy, objective, row_specs):
         ),
         row_specs,
     )
-    leaves = [leaf for leaf in tf.nest.flatten(rows) if leaf is not None]
+    leaves = leaves_of(rows)
 
     @tf.function(autograph=False)
     def probe(*tensors):
-        tensors = iter(tensors)
-        packed = tf.nest.map_structure(
-            lambda leaf: None if leaf is None else next(tensors), rows
-        )
+        packed = with_leaves(rows, tensors)
         return engine.clip_rows(objective, packed, tf.ones([3], tf.bool)).gradients
 
     logger = logging.getLogger("tensorflow")

@@ -14,6 +14,7 @@ import tensorflow as tf
 
 from keras_gdp.clipping.engines.loop import LoopEngine
 from keras_gdp.clipping.made_up import made_up_rows, normal, uniform
+from keras_gdp.clipping.objective import leaves_of, with_leaves
 from keras_gdp.clipping.rules.recurrent_cells import CELLS
 from keras_gdp.clipping.state import is_random_seed, written_variables
 
@@ -56,10 +57,7 @@ def isolation_problem(engine, objective, row_specs, rows=None):
     """
     if objective.batched is None:
         return "the loss is a function of one example, not a compiled model"
-    if any(
-        spec is not None and spec.dtype == tf.string
-        for spec in tf.nest.flatten(row_specs)
-    ):
+    if any(spec.dtype == tf.string for spec in leaves_of(row_specs)):
         return "strings that a model tells apart cannot be made up"
     count = min(max(rows or 0, len(_PATTERN)), _MOST_ROWS)
     pattern = (_PATTERN * (1 + count // len(_PATTERN)))[:count]
@@ -96,28 +94,18 @@ def _difference(engine, objective, rows, pattern):
     # Compiled, as in training: some models are recorded eagerly only.
     @tf.function(autograph=False)
     def clip(*leaves):
-        batch = tf.nest.pack_sequence_as(repeated, _fill(repeated, leaves))
-        return engine.clip(objective, batch, present)
+        return engine.clip(objective, with_leaves(repeated, leaves), present)
 
-    compiled = clip.get_concrete_function(*_kept(repeated))
+    compiled = clip.get_concrete_function(*leaves_of(repeated))
     if _writes_state(compiled.graph):
         return "a layer writes a variable when it sees several rows"
-    together = compiled(*_kept(repeated))
-    other = compiled(*_kept(_disturbed(repeated, present)))
+    together = compiled(*leaves_of(repeated))
+    other = compiled(*leaves_of(_disturbed(repeated, present)))
     return (
         _unlike_alone(alone, together, pattern, _tolerance(objective))
         or _influenced(together, other)
         or ""
     )
-
-
-def _kept(batch):
-    return [leaf for leaf in tf.nest.flatten(batch) if leaf is not None]
-
-
-def _fill(batch, leaves):
-    leaves = iter(leaves)
-    return [None if leaf is None else next(leaves) for leaf in tf.nest.flatten(batch)]
 
 
 def _writes_state(graph):

@@ -6,7 +6,16 @@ from typing import Any
 
 import tensorflow as tf
 
-__all__ = ["BatchedLoss", "Objective", "as_tensors", "num_rows", "rows_of", "specs_of"]
+__all__ = [
+    "BatchedLoss",
+    "Objective",
+    "as_tensors",
+    "leaves_of",
+    "num_rows",
+    "rows_of",
+    "specs_of",
+    "with_leaves",
+]
 
 
 @dataclass(frozen=True)
@@ -88,6 +97,19 @@ def as_tensors(batch):
     )
 
 
+def leaves_of(batch):
+    """Returns the leaves of a nested batch as a list, without `None`."""
+    return [leaf for leaf in tf.nest.flatten(batch) if leaf is not None]
+
+
+def with_leaves(batch, leaves):
+    """Returns a batch nested like another one, `None` where that has `None`."""
+    leaves = iter(leaves)
+    return tf.nest.map_structure(
+        lambda leaf: None if leaf is None else next(leaves), batch
+    )
+
+
 def specs_of(batch):
     """Returns the nested `tf.TensorSpec`s of a nested batch; keeps `None`."""
     return tf.nest.map_structure(
@@ -98,7 +120,7 @@ def specs_of(batch):
 
 def num_rows(batch):
     """Returns the static number of rows of a nested batch, else a scalar tensor."""
-    leaves = [leaf for leaf in tf.nest.flatten(batch) if leaf is not None]
+    leaves = leaves_of(batch)
     if not leaves:
         raise ValueError("A private step needs a batch with at least one tensor.")
     for leaf in leaves:

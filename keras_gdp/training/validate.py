@@ -3,6 +3,7 @@
 import tensorflow as tf
 
 from keras_gdp.clipping.choose import choose_engine
+from keras_gdp.clipping.objective import leaves_of, with_leaves
 from keras_gdp.clipping.state import is_random_seed, written_variables
 from keras_gdp.errors import UnsupportedLayerError
 from keras_gdp.training import _keras
@@ -110,23 +111,16 @@ def validate_state(objective, row_specs, model=None, outputs=None):
 
 def _graph_of_one_row(function, row_specs):
     """Returns the graph of a function of one row, which returns a list of tensors."""
-    leaves = tf.nest.flatten(row_specs)
 
     @tf.function(autograph=False)
     def of_tensors(*tensors):
-        tensors = iter(tensors)
-        return function(
-            tf.nest.pack_sequence_as(
-                row_specs, [None if leaf is None else next(tensors) for leaf in leaves]
-            )
-        )
+        return function(with_leaves(row_specs, tensors))
 
     with tf.init_scope():
         return of_tensors.get_concrete_function(
             *(
                 tf.TensorSpec([1, *leaf.shape[1:]], leaf.dtype)
-                for leaf in leaves
-                if leaf is not None
+                for leaf in leaves_of(row_specs)
             )
         ).graph
 

@@ -2,7 +2,13 @@
 
 import tensorflow as tf
 
-from keras_gdp.clipping.objective import Objective, num_rows, rows_of
+from keras_gdp.clipping.objective import (
+    Objective,
+    leaves_of,
+    num_rows,
+    rows_of,
+    with_leaves,
+)
 from keras_gdp.clipping.result import ClippedSum
 from keras_gdp.clipping.strategies import ClippingStrategy
 
@@ -102,22 +108,17 @@ class Engine:
         return ClippedSum(sums, *rows)
 
     def _graph_chunks(self, objective, batch, present, chunks, size):
-        leaves = tf.nest.flatten((batch, present))
-        kept = [leaf for leaf in leaves if leaf is not None]
+        leaves = leaves_of((batch, present))
 
         # Traced once, as a function of its own, so that its output shapes are known
         # before the loop that calls it is built.
         def clip_chunk(*tensors):
-            tensors = iter(tensors)
-            rows, mask = tf.nest.pack_sequence_as(
-                (batch, present),
-                [None if leaf is None else next(tensors) for leaf in leaves],
-            )
+            rows, mask = with_leaves((batch, present), tensors)
             part = self.clip_rows(objective, rows, mask)
             return part.gradients, (part.squared_norms, part.losses, part.outputs)
 
         one_chunk = tf.function(clip_chunk, autograph=False).get_concrete_function(
-            *(tf.TensorSpec([size, *leaf.shape[1:]], leaf.dtype) for leaf in kept)
+            *(tf.TensorSpec([size, *leaf.shape[1:]], leaf.dtype) for leaf in leaves)
         )
         sum_specs, row_specs = one_chunk.structured_outputs
         sums = [tf.zeros(spec.shape, spec.dtype) for spec in sum_specs]
@@ -126,7 +127,7 @@ class Engine:
             row_specs,
         )
 
-        chunked = [_split(leaf, chunks, size) for leaf in kept]
+        chunked = [_split(leaf, chunks, size) for leaf in leaves]
 
         def body(chunk, sums, arrays):
             gradients, per_row = one_chunk(

@@ -3,6 +3,7 @@
 import tensorflow as tf
 
 from keras_gdp.clipping.engines.base import Engine, weighted_sum
+from keras_gdp.clipping.objective import leaves_of, with_leaves
 from keras_gdp.clipping.result import ClippedSum
 from keras_gdp.clipping.vectorize import vectorized_map
 
@@ -20,20 +21,12 @@ class VectorizedEngine(Engine):
     name = "vectorized"
 
     def clip_rows(self, objective, rows, present):
-        leaves = tf.nest.flatten(rows)
-
         def one_example(elements):
-            elements = iter(elements)
-            row = tf.nest.pack_sequence_as(
-                rows,
-                [None if leaf is None else next(elements)[None] for leaf in leaves],
-            )
+            row = with_leaves(rows, [element[None] for element in elements])
             loss, outputs, gradients = objective.example_gradient(row)
             return loss, [output[0] for output in outputs], gradients
 
-        losses, outputs, gradients = vectorized_map(
-            one_example, [leaf for leaf in leaves if leaf is not None]
-        )
+        losses, outputs, gradients = vectorized_map(one_example, leaves_of(rows))
         squared_norms = tf.stack(
             [
                 tf.cast(
