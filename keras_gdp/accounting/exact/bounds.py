@@ -17,12 +17,14 @@ from keras_gdp.accounting.exact.contour import (
     ContourDoesNotConverge,
     refined_contour,
 )
+from keras_gdp.accounting.exact.estimates import rough_epsilon
 from keras_gdp.accounting.exact.moments import Array, QuadratureTooLargeError
-from keras_gdp.accounting.exact.one_jump import (
-    OneJump,
-    one_jump_epsilon,
+from keras_gdp.accounting.exact.readings import (
+    Grids,
+    Reading,
+    contour_at,
+    jumps_at,
 )
-from keras_gdp.accounting.exact.readings import Grids, Reading, contour_at
 from keras_gdp.accounting.exact.release import log_delta_of_one
 from keras_gdp.accounting.exact.saddle import (
     chernoff,
@@ -76,10 +78,12 @@ def _log_delta_bounds(
     found = (-math.inf, 0.0)
     if reading is not None:
         value, _, error = reading.value(epsilon)
-        if error < 1.0:
-            found = value + math.log1p(-error), value + math.log1p(error)
+        low = value + math.log1p(-error) if error < 1.0 else -math.inf
+        found = low, value + math.log1p(error)
         if error <= _tolerated(composition):
             return found
+        if found[1] < math.log(max(known, _TINY)):
+            return -math.inf, -math.inf
     if composition.steps > _MOST_GRID_STEPS:
         return found
     grids = Grids(composition, epsilon)
@@ -171,14 +175,14 @@ def _epsilon_bounds(
         saddle = saddle_for_epsilon(composition, epsilon)
         return refined_contour(composition, saddle._replace(log_delta=target))
 
-    def with_jump(epsilon: float) -> Reading:
-        return OneJump(composition, target, epsilon)
+    def by_jumps(epsilon: float) -> Reading:
+        return jumps_at(composition, epsilon)
 
     found, error = _invert(plain, target, rough, GOOD_ERROR)
     if error > GOOD_ERROR:
         with contextlib.suppress(ContourDoesNotConverge):
-            start = one_jump_epsilon(composition, target)
-            better, other = _invert(with_jump, target, start, _HUGE_CONTOUR_ERROR)
+            start = rough_epsilon(composition, target)
+            better, other = _invert(by_jumps, target, start, _HUGE_CONTOUR_ERROR)
             if other < error:
                 found, error = better, other
     if error > _tolerated(composition):

@@ -55,17 +55,25 @@ class Contour:
     Args:
         composition: One direction of a composition, or a part of it.
         saddle: Where the line crosses the real axis.
+        log_whole: A rough log of the delta that this is a part of, if it is: smaller
+            parts need not be as accurate.
 
     Raises:
         ContourDoesNotConverge: If the integrand does not decay within 32000 nodes.
     """
 
-    def __init__(self, composition: Cumulant, saddle: Saddle) -> None:
+    def __init__(
+        self,
+        composition: Cumulant,
+        saddle: Saddle,
+        log_whole: float = -math.inf,
+    ) -> None:
         if not composition.smooth:
             raise ContourDoesNotConverge  # atoms only: the integrand returns for ever
         self._composition = composition
         self._mass = min(composition.real(0.0)[0], 0.0)
-        budget = math.log(_TOLERANCE) + saddle.log_delta - 1.0
+        self._spare = max(log_whole - saddle.log_delta, 0.0)
+        budget = math.log(_TOLERANCE) + saddle.log_delta + self._spare - 1.0
         lines = [self._line_at(saddle.c, saddle.epsilon, budget)]
         if lines[0][0] * saddle.c > -_DETOUR * budget:
             # Far jumps rule K just right of the saddle: images die out sooner from a
@@ -105,7 +113,8 @@ class Contour:
         guess = 9.0 / math.sqrt(self.saddle.curvature) / step
         start, size = 0, min(max(int(guess), 24), 256)
         taus, values = [], []
-        floor = _TOLERANCE / math.sqrt(self.saddle.curvature) / (c * (c + 1.0))
+        floor = _TOLERANCE * math.exp(self._spare)
+        floor /= math.sqrt(self.saddle.curvature) * c * (c + 1.0)
         least = 2.0 * composition.lasting(c) / (step * _MAX_NODES)
         if least > floor:
             raise ContourDoesNotConverge
@@ -147,20 +156,25 @@ class Contour:
         total = float(turned.sum().real)
         slope = float(((c + 1j * self._tau) * turned).sum().real)
         scale = self._k - c * epsilon
-        if not total > 0.0:
-            raise ContourDoesNotConverge
-        log_value = scale + math.log(total * self._step / math.pi)
         right = min(
             k - other * epsilon + log_kappa(other) + (c - other) * self._spacing
             for other, k in self._far
         )
-        images = math.exp(min(0.0, self._mass - c * self._spacing - log_value))
-        images += math.exp(min(0.0, right - log_value))
-        error = 2.0 * images  # the further images shrink geometrically
-        error += self._remainder / (total * self._step)
-        rounding = 4e-16 * (8.0 + abs(log_value) + abs(self._k) + abs(c * epsilon))
-        error += (rounding + self._rounding) * float(np.abs(self._terms).sum()) / total
-        return Value(log_value, -slope / total, error)
+        left = self._mass - c * self._spacing
+        unit = self._step / math.pi
+        size = abs(math.log(total * unit)) if total > 0.0 else 0.0
+        rounding = 4e-16 * (8.0 + abs(scale) + size + abs(self._k) + abs(c * epsilon))
+        error = (rounding + self._rounding) * float(np.abs(self._terms).sum())
+        error += self._remainder / self._step
+        for image in (left, right):  # the further ones shrink geometrically
+            error += 2.0 * math.exp(min(image - scale, 700.0)) / unit
+        if not total > 0.0:
+            if self._spare == 0.0:
+                raise ContourDoesNotConverge
+            # A part that the whole does not notice: between 0 and twice the error.
+            return Value(scale + math.log(error * unit), -c, 1.0)
+        log_value = scale + math.log(total * unit)
+        return Value(log_value, -slope / total, error / total)
 
 
 def refined_contour(composition: Cumulant, saddle: Saddle) -> Contour:

@@ -135,7 +135,7 @@ class Nodes(Measure):
         split = self._split(float(np.abs(t[-1])))
         excess = self._series(t, split) - (self._lost_q + t * self._lost_linear)
         if split == self.size:
-            return _log1p(excess)
+            return log1p(excess)
         loss = self._loss[split:]
         exponent = self._log_q[split:] + (1.0 + c) * loss
         peak = float(exponent.max())
@@ -144,7 +144,7 @@ class Nodes(Measure):
         rest = self._tail_q[split] + t * self._tail_linear[split]
         scale = math.exp(-top)
         excess = scale * (excess - rest) + total
-        return _log1p(excess) if top == 0.0 else top + np.log(scale + excess)
+        return log1p(excess) if top == 0.0 else top + np.log(scale + excess)
 
     def real(self, s: float) -> tuple[float, float, float]:
         """K, K' and K'' at real s."""
@@ -202,7 +202,7 @@ def _sums(
     return np.asarray((left @ right).ravel()[:count])
 
 
-def _log1p(z: ComplexArray) -> ComplexArray:
+def log1p(z: ComplexArray) -> ComplexArray:
     """log(1 + z) accurate for small |z| (NumPy's is not)."""
     x, y = z.real, z.imag
     with np.errstate(divide="ignore", invalid="ignore"):
@@ -212,3 +212,11 @@ def _log1p(z: ComplexArray) -> ComplexArray:
             np.log(np.abs(1.0 + z)),
         )
     return modulus + 1j * np.arctan2(y, 1.0 + x)
+
+
+def expm1(z: ComplexArray) -> ComplexArray:
+    """exp(z) - 1 accurate for small |z|."""
+    x, y = z.real, z.imag
+    half = np.sin(y / 2.0)
+    real = np.expm1(x) * np.cos(y) - 2.0 * half * half
+    return np.asarray(real + 1j * np.exp(x) * np.sin(y))

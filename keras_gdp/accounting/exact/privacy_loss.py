@@ -40,6 +40,8 @@ class Loss(ABC):
     largest_order: float = math.inf  # up to which s the cumulant can be computed
     lost: tuple[float, float] = (0.0, 0.0)  # masses under P and Q that were left out
     far: "Jump | None" = None  # what was left out
+    jumps: bool = False  # whether rare outcomes lose far more than others,
+    rest: float = 0.0  # which lose about this much
 
     @abstractmethod
     def line(self, c: float, step: float, start: int, count: int) -> ComplexArray:

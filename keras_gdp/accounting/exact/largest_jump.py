@@ -1,0 +1,242 @@
+"""delta by the size of the largest jump: a sum of contours, each with its own saddle.
+
+A sampled release has, rarely, a privacy loss far above all others: a jump. Jumps can
+weigh nothing in delta and yet rule the cumulant at the order that suits epsilon; one
+jump, two, or none with many small losses can be equally likely ways to epsilon; and
+after few releases the outcomes without jumps are nearly an atom, whose transform
+hardly decays. No single line suits them all. So let w_0 <= w_1 <= ... <= w_m = 1 be
+smooth weights of the outcomes that are no jumps beyond thresholds l_0 < ... < l_m =
+infinity (see `jumps`), and exp M_k = E_P[w_k exp(s L)] for each release. Then
+
+    prod exp M_m = prod exp M_0 + sum over k of (prod exp M_(k+1) - prod exp M_k)
+
+holds exactly, whatever the number of jumps: the first part has none beyond l_0, the
+others have the largest jump between l_k and l_(k+1). With J_k for that band,
+exp J_k = exp M_(k+1) - exp M_k, n_i releases of kind i, their cumulants are
+
+    B(s) + log expm1(sum_i n_i log1p(exp(J_i(s) - M_i(s)))),   B = sum_i n_i M_i(s):
+
+the near-atom is subtracted, so they decay like J, at frequencies of about 40/l_k. As
+losses below a threshold of about epsilon/n cannot add up to epsilon, the first part is
+negligible for a suitable l_0; it is not computed but bounded by Chernoff's inequality.
+"""
+
+import math
+
+import numpy as np
+
+from keras_gdp.accounting.exact.composition import Composition, Cumulant
+from keras_gdp.accounting.exact.contour import (
+    GOOD_ERROR,
+    Contour,
+    ContourDoesNotConverge,
+    Value,
+)
+from keras_gdp.accounting.exact.moments import Array, ComplexArray, expm1, log1p
+from keras_gdp.accounting.exact.privacy_loss import Jump, Loss
+from keras_gdp.accounting.exact.saddle import Saddle, chernoff, saddle_for_epsilon
+
+__all__ = ["LargestJump"]
+
+_SKIPPED = -32.0  # log of the share of delta that is not computed but bounded
+_LOWEST, _HIGHEST = -60, 12  # binary logarithms of thresholds
+_BANDS = (2, 1)  # octaves of a band, and if the first is not accurate enough
+_WORTH = 8.0  # times epsilon: the sum of thresholds at which a look is worth it
+_LARGE = 40.0  # log of odds to which 1 adds nothing
+
+
+class Band:
+    """The cumulant of compositions whose largest jump lies in a band.
+
+    Args:
+        body: The composition without the jumps of the band and those beyond.
+        jumps: Releases, their loss in the body, and the jumps of the band.
+    """
+
+    smooth = True
+
+    def __init__(self, body: Composition, jumps: list[tuple[int, Loss, Jump]]) -> None:
+        self._body, self._jumps = body, jumps
+        self._log_counts = np.log([n for n, _, _ in jumps])
+        self.largest_order = body.largest_order
+
+    def _odds(self, s: float) -> tuple[float, float, Array, Array]:
+        """Log expm1 of the sum of n log1p(odds), and that sum.
+
+        Also, per jump, the derivative of the former in log odds, and the cumulants of
+        the odds in rows.
+        """
+        rows = np.array(
+            [np.subtract(jump.real(s), loss.real(s)) for _, loss, jump in self._jumps]
+        )
+        log_odds = rows[:, 0]
+        kept = np.maximum(log_odds, -_LARGE)  # below it log1p(odds) is odds
+        logs = np.log(np.logaddexp(0.0, kept)) + log_odds - kept + self._log_counts
+        log_sum = float(np.logaddexp.reduce(logs))
+        total = math.exp(min(log_sum, 700.0))
+        if total < 1e-9:
+            value, log_slope = log_sum, -log_sum
+        else:
+            log_slope = -math.log(-math.expm1(-total))
+            value = total - log_slope
+        log_chances = -np.logaddexp(0.0, -log_odds)
+        return value, total, np.exp(self._log_counts + log_chances + log_slope), rows
+
+    def real(self, s: float) -> tuple[float, float, float]:
+        """K, K', K'' at real s."""
+        value, total, weights, rows = self._odds(s)
+        _, first, second = rows.T
+        missed = np.exp(-np.logaddexp(0.0, rows[:, 0]))
+        slope = float(weights @ first)
+        bend = float(weights @ (second + missed * first**2))
+        k0, k1, k2 = self._body.real(s)
+        curvature = k2 + bend - slope * slope * math.exp(-total)
+        return k0 + value, k1 + slope, max(curvature, 1e-300)
+
+    def line(
+        self, c: float, step: float, start: int, count: int
+    ) -> tuple[ComplexArray, Array]:
+        """K on a vertical line, and |exp K| / exp K(c)."""
+        k, _ = self._body.line(c, step, start, count)
+        total = np.zeros(count, dtype=np.complex128)
+        for n, loss, jump in self._jumps:
+            odds = jump.line(c, step, start, count) - loss.line(c, step, start, count)
+            total += n * np.where(
+                odds.real > _LARGE, odds, log1p(np.exp(_capped(odds)) + 1e-300)
+            )
+        much = np.log(expm1(_capped(total)) + 1e-300)
+        k += np.where(total.real > _LARGE, total, much)
+        return k, np.exp(np.minimum(k.real - self.real(c)[0], 0.0))
+
+    def lasting(self, c: float) -> float:
+        """A jump has no atoms."""
+        return 0.0
+
+    def rounding(self, s: float) -> float:
+        """Rough size of the rounding error of K at real s."""
+        _, _, weights, _ = self._odds(s)
+        errors = [jump.rounding(s) + loss.rounding(s) for _, loss, jump in self._jumps]
+        return self._body.rounding(s) + float(weights @ errors)
+
+
+def _capped(z: ComplexArray) -> ComplexArray:
+    return np.minimum(z.real, _LARGE) + 1j * z.imag
+
+
+class LargestJump:
+    """delta near an epsilon as the sum over bands of the largest jump.
+
+    Args:
+        composition: One direction of a composition.
+        epsilon: Where delta will be read, any real number.
+
+    Raises:
+        ContourDoesNotConverge: If no release can jump, or a part has no contour.
+    """
+
+    def __init__(self, composition: Composition, epsilon: float) -> None:
+        kinds = [(loss, n) for loss, n in composition.phases if loss.jumps]
+        room = epsilon - math.fsum(n * loss.rest for loss, n in kinds)
+        if not kinds or not 2.0**_LOWEST < room < 2.0**_HIGHEST:
+            raise ContourDoesNotConverge
+        self._composition, self._epsilon = composition, epsilon
+        self._bodies: dict[int, Composition] = {}
+        self._steps = sum(n for _, n in kinds)
+        for octaves in _BANDS:
+            self._read(math.floor(math.log2(room)), octaves)
+            if self.value(epsilon).error <= GOOD_ERROR:
+                break
+
+    def _body(self, k: int) -> Composition:
+        """The composition without jumps beyond 2^k."""
+        if k not in self._bodies:
+            self._bodies[k] = without_jumps(self._composition, 2.0**k)
+        return self._bodies[k]
+
+    def _band(self, low: int, high: int) -> Band | None:
+        """The compositions whose largest jump is from 2^low to 2^high."""
+        jumps = []
+        phases = zip(self._composition.phases, self._body(low).phases, strict=True)
+        for (whole, n), (loss, _) in phases:
+            if loss.far is not None:
+                end = whole.rest + 2.0**high
+                jumps.append((n, loss, loss.far.below(end)))
+        return Band(self._body(low), jumps) if jumps else None
+
+    def _read(self, middle: int, octaves: int) -> None:
+        """Contours for all bands that matter."""
+        epsilon = self._epsilon
+        self._contours: list[Contour] = []
+        self._skipped: list[tuple[Cumulant, float]] = []
+        parts: list[tuple[Band, Saddle]] = []
+        largest, order = -math.inf, 0.0
+
+        def add(low: int, high: int) -> None:
+            nonlocal largest, order
+            band = self._band(low, high)
+            if band is not None:
+                parts.append((band, saddle_for_epsilon(band, epsilon, order)))
+                order = parts[-1][1].c
+                largest = max(largest, parts[-1][1].log_delta)
+
+        start = high = octaves * (middle // octaves)
+        while high < _HIGHEST:
+            log_beyond = _log_jumps(self._body(high))
+            if log_beyond < largest + _SKIPPED:
+                break
+            add(high, high + octaves)
+            high += octaves
+        self._log_beyond = _log_jumps(self._body(high))
+        low, order = start, parts[0][1].c if parts else 0.0
+        while True:
+            for k in range(low, low - octaves, -1):
+                c = 0.0
+                if self._steps * 2.0**k < _WORTH * 2.0**middle:
+                    body = self._body(k)
+                    c = saddle_for_epsilon(body, epsilon, order).c
+                    if chernoff(body, c, epsilon) < largest + _SKIPPED:
+                        break
+                    c = 0.0
+            if c > 0.0:
+                break
+            low -= octaves
+            if low < _LOWEST:
+                raise ContourDoesNotConverge
+            add(low, low + octaves)
+        if k < low:
+            add(k, low)
+        self._skipped.append((body, c))
+        for band, saddle in parts:
+            if chernoff(band, saddle.c, epsilon) < largest + _SKIPPED:
+                self._skipped.append((band, saddle.c))
+            else:
+                self._contours.append(Contour(band, saddle, largest))
+
+    def value(self, epsilon: float) -> Value:
+        """Log delta, its slope, and its relative error."""
+        values = [contour.value(epsilon) for contour in self._contours]
+        log_value = float(np.logaddexp.reduce([value.log_value for value in values]))
+        bounds = [chernoff(part, c, epsilon) for part, c in self._skipped]
+        slope = error = 0.0
+        for value in values:
+            share = math.exp(value.log_value - log_value)
+            slope, error = slope + share * value.slope, error + share * value.error
+        for bound in (self._log_beyond, *bounds):
+            error += math.exp(min(bound - log_value, 700.0))
+        return Value(log_value, slope, error)
+
+
+def without_jumps(composition: Composition, threshold: float) -> Composition:
+    """The composition without outcomes that lose so much more than no record drawn."""
+    return Composition(
+        [
+            (loss.without_far(loss.rest + threshold) if loss.jumps else loss, n)
+            for loss, n in composition.phases
+        ]
+    )
+
+
+def _log_jumps(body: Composition) -> float:
+    """Log of the expected number of jumps that a composition is without."""
+    expected = math.fsum(n * loss.lost[0] for loss, n in body.phases)
+    return math.log(expected) if expected > 0.0 else -math.inf
