@@ -213,7 +213,9 @@ def _invert(
             for trial in range(12):
                 value, slope, error = reading.value(epsilon)
                 if error > tolerated and abs(target - value) < _NEAR:
-                    return nothing
+                    if trial == 0:
+                        return nothing
+                    break
                 if trial == 0 and error < 0.5:
                     left, right = (
                         (epsilon, right) if value > target else (left, epsilon)

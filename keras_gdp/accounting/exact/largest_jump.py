@@ -101,9 +101,7 @@ class Band:
         total = np.zeros(count, dtype=np.complex128)
         for n, loss, jump in self._jumps:
             odds = jump.line(c, step, start, count) - loss.line(c, step, start, count)
-            total += n * np.where(
-                odds.real > _LARGE, odds, log1p(np.exp(_capped(odds)) + 1e-300)
-            )
+            total += n * np.where(odds.real > _LARGE, odds, log1p(_exp(odds) + 1e-300))
         much = np.log(expm1(_capped(total)) + 1e-300)
         k += np.where(total.real > _LARGE, total, much)
         return k, np.exp(np.minimum(k.real - self.real(c)[0], 0.0))
@@ -120,7 +118,11 @@ class Band:
 
 
 def _capped(z: ComplexArray) -> ComplexArray:
-    return np.minimum(z.real, _LARGE) + 1j * z.imag
+    return np.asarray(np.minimum(z.real, _LARGE) + 1j * z.imag)
+
+
+def _exp(z: ComplexArray) -> ComplexArray:
+    return np.asarray(np.exp(_capped(z)))
 
 
 class LargestJump:

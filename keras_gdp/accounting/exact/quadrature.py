@@ -1,17 +1,19 @@
 """Where to put quadrature nodes on the line of a mixture's outcomes.
 
-Integrands are the noise's density times a fade times exp((1 + s) L). They are analytic
-in the strip |Im x| < pi/width of the mixtures' shifts and, for Gaussian noise, trapezoid
-sums with step h are off by exp(-2 pi y/h) times what the integrand grows to at a
-distance y from the line. High frequencies tau of s make it grow like
+Integrands are the noise's density times a fade times exp((1 + s) L). They are
+analytic in the strip |Im x| < pi/width of the mixtures' shifts and, for Gaussian
+noise, trapezoid sums with step h are off by exp(-2 pi y/h) times what the integrand
+grows to at a distance y from the line. High frequencies tau of s make it grow like
 exp(tau |Im L(x + iy)|), which matters only where there is any mass: where the loss
 hardly moves, a coarse step does at any frequency.
 """
 
 import math
+from collections.abc import Sequence
 from typing import Protocol
 
 import numpy as np
+from numpy.typing import NDArray
 
 from keras_gdp.accounting.exact.moments import Array
 
@@ -73,7 +75,7 @@ def trapezoid_step(
     width = integrand.width
     curvature = 1.0 + t * width**2 / 4.0 + fade_width**-2.0
     strip = min(0.85 * math.pi / width, math.sqrt(2.0 * _DIGITS / curvature))
-    rate = _DIGITS / strip + curvature * strip / 2.0 + frequency * width
+    rate: float = _DIGITS / strip + curvature * strip / 2.0 + frequency * width
     if frequency > 1.0:
         size = alive(*integrand.log_size(x), t)
         near = size > -frequency * width * strip
@@ -83,10 +85,10 @@ def trapezoid_step(
             turn = frequency * np.abs(integrand.turn(x, y)) + size
             grown = max(float(turn.max()), 0.0) + curvature * y * y / 2.0
             rate = min(rate, (_DIGITS + grown) / y)
-    return 2.0 * math.pi / rate
+    return float(2.0 * math.pi / rate)
 
 
-def looks(low: float, high: float, fades: list[tuple[float, float]]) -> Array:
+def looks(low: float, high: float, fades: Sequence[tuple[float, float]]) -> Array:
     """Points that show where a faded weight has its mass."""
     x = [np.linspace(low, high, _LOOKS)]
     for centre, width in fades:
@@ -108,7 +110,7 @@ def panels(cuts: Array) -> tuple[Array, Array]:
     return x.ravel(), np.log(weight).ravel()
 
 
-def divided(cuts: Array, parts: Array) -> Array:
+def divided(cuts: Array, parts: NDArray[np.int64]) -> Array:
     """Each panel cut into so many equal parts."""
     index = np.repeat(np.arange(parts.size), parts)
     first = np.concatenate([[0], np.cumsum(parts)[:-1]])

@@ -35,7 +35,7 @@ class Reading(Protocol):
 
 
 class Mirrored:
-    """delta by the opposite direction, at minus epsilon.
+    """The opposite direction's delta at minus epsilon, turned into this one's.
 
     With r = dP/dQ, (1 - x)_+ = 1 - x + (x - 1)_+ gives
 
@@ -66,7 +66,7 @@ class Mirrored:
 
 
 def jumps_at(composition: Composition, epsilon: float) -> Reading:
-    """delta by the size of the largest jump, in whichever direction there are jumps.
+    """Sum over the size of the largest jump, in the direction that has jumps.
 
     Raises:
         ContourDoesNotConverge: If neither direction's contours converge.
