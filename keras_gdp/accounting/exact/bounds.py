@@ -13,7 +13,9 @@ import numpy as np
 
 from keras_gdp.accounting.exact.composition import Composition
 from keras_gdp.accounting.exact.contour import (
+    FEW_NODES,
     GOOD_ERROR,
+    MOST_NODES,
     ContourDoesNotConverge,
     refined_contour,
 )
@@ -171,9 +173,9 @@ def _epsilon_bounds(
         return _invert_closed_form(composition, target)
     rough = saddle_for_delta(composition, target).epsilon
 
-    def plain(epsilon: float) -> Reading:
+    def plain(epsilon: float, most: int = FEW_NODES) -> Reading:
         saddle = saddle_for_epsilon(composition, epsilon)
-        return refined_contour(composition, saddle._replace(log_delta=target))
+        return refined_contour(composition, saddle._replace(log_delta=target), most)
 
     def by_jumps(epsilon: float) -> Reading:
         return jumps_at(composition, epsilon)
@@ -186,7 +188,12 @@ def _epsilon_bounds(
             if other < error:
                 found, error = better, other
     if error > _tolerated(composition):
-        found, error = _invert(plain, target, rough, _HUGE_CONTOUR_ERROR)
+        found, error = _invert(
+            lambda epsilon: plain(epsilon, MOST_NODES),
+            target,
+            rough,
+            _HUGE_CONTOUR_ERROR,
+        )
     if error <= _tolerated(composition):
         return found
     if composition.steps > _MOST_GRID_STEPS:

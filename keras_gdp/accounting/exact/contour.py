@@ -22,14 +22,22 @@ from keras_gdp.accounting.exact.composition import Cumulant
 from keras_gdp.accounting.exact.moments import QuadratureTooLargeError
 from keras_gdp.accounting.exact.saddle import Saddle, log_kappa, saddle_at
 
-__all__ = ["GOOD_ERROR", "Contour", "ContourDoesNotConverge", "refined_contour"]
+__all__ = [
+    "FEW_NODES",
+    "GOOD_ERROR",
+    "MOST_NODES",
+    "Contour",
+    "ContourDoesNotConverge",
+    "refined_contour",
+]
 
 GOOD_ERROR = 5e-10  # relative, of delta: better is not looked for
 _POOR_ERROR = 1e-2
 
 _TOLERANCE = 1e-13
-_LOOKS = (1000, 2000, 4000, 8000, 16000, 32000)  # nodes
-_MAX_NODES, _MANY = _LOOKS[-1], 600
+FEW_NODES, MOST_NODES = 2000, 32000  # tried at first, and at last
+_LOOKS = (1000, 2000, 4000, 8000, 16000, MOST_NODES)
+_MANY = 600
 _IMAGES = (1.03, 1.07, 1.15, 1.3, 1.6, 2.0, 2.7, 4.0)
 _ABSCISSAS = (0.97, 0.93, 0.88, 0.8, 0.7, 0.6, 0.5, 0.4, 0.3)
 _DETOUR = 3.0
@@ -57,9 +65,10 @@ class Contour:
         saddle: Where the line crosses the real axis.
         log_whole: A rough log of the delta that this is a part of, if it is: smaller
             parts need not be as accurate.
+        most: How many nodes there may be.
 
     Raises:
-        ContourDoesNotConverge: If the integrand does not decay within 32000 nodes.
+        ContourDoesNotConverge: If the integrand does not decay within so many nodes.
     """
 
     def __init__(
@@ -67,10 +76,11 @@ class Contour:
         composition: Cumulant,
         saddle: Saddle,
         log_whole: float = -math.inf,
+        most: int = MOST_NODES,
     ) -> None:
         if not composition.smooth:
             raise ContourDoesNotConverge  # atoms only: the integrand returns for ever
-        self._composition = composition
+        self._composition, self._most = composition, most
         self._mass = min(composition.real(0.0)[0], 0.0)
         self._spare = max(log_whole - saddle.log_delta, 0.0)
         budget = math.log(_TOLERANCE) + saddle.log_delta + self._spare - 1.0
@@ -115,7 +125,7 @@ class Contour:
         taus, values = [], []
         floor = _TOLERANCE * math.exp(self._spare)
         floor /= math.sqrt(self.saddle.curvature) * c * (c + 1.0)
-        least = 2.0 * composition.lasting(c) / (step * _MAX_NODES)
+        least = 2.0 * composition.lasting(c) / (step * self._most)
         if least > floor:
             raise ContourDoesNotConverge
         while True:
@@ -130,14 +140,15 @@ class Contour:
                 break
             if start <= _MANY < start + size:  # before the many: will it ever end?
                 for many in _LOOKS:
-                    _, far = composition.line(c, step, many, 1)
-                    if 2.0 * float(far[0]) / (step * many) <= floor:
-                        break
+                    if many <= self._most:
+                        _, far = composition.line(c, step, many, 1)
+                        if 2.0 * float(far[0]) / (step * many) <= floor:
+                            break
                 else:
                     raise ContourDoesNotConverge
             start += size
             size = max(48, start // 2)
-            if start > _MAX_NODES:
+            if start > self._most:
                 raise ContourDoesNotConverge
         self._step, self._remainder = step, remainder
         self._tau = np.concatenate(taus)
@@ -162,13 +173,13 @@ class Contour:
         )
         left = self._mass - c * self._spacing
         unit = self._step / math.pi
-        size = abs(math.log(total * unit)) if total > 0.0 else 0.0
+        size = abs(math.log(total * unit)) if total * unit > 0.0 else 0.0
         rounding = 4e-16 * (8.0 + abs(scale) + size + abs(self._k) + abs(c * epsilon))
         error = (rounding + self._rounding) * float(np.abs(self._terms).sum())
         error += self._remainder / self._step
         for image in (left, right):  # the further ones shrink geometrically
             error += 2.0 * math.exp(min(image - scale, 700.0)) / unit
-        if not total > 0.0:
+        if not total * unit > 0.0:
             if self._spare == 0.0:
                 raise ContourDoesNotConverge
             # A part that the whole does not notice: between 0 and twice the error.
@@ -177,13 +188,15 @@ class Contour:
         return Value(log_value, -slope / total, error / total)
 
 
-def refined_contour(composition: Cumulant, saddle: Saddle) -> Contour:
+def refined_contour(
+    composition: Cumulant, saddle: Saddle, most: int = MOST_NODES
+) -> Contour:
     """The contour, made again if the rough log delta misled it."""
-    found = Contour(composition, saddle)
+    found = Contour(composition, saddle, most=most)
     value, _, error = found.value(saddle.epsilon)
     misled = abs(value - saddle.log_delta) > 0.5
     if misled and GOOD_ERROR < error < _POOR_ERROR:
-        better = Contour(composition, saddle._replace(log_delta=value))
+        better = Contour(composition, saddle._replace(log_delta=value), most=most)
         if better.value(saddle.epsilon).error < error:
             return better
     return found

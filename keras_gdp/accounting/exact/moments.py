@@ -88,6 +88,7 @@ class Nodes(Measure):
         loss: log(dP/dQ) at the nodes.
         lost: Masses under P and Q that the weights leave out: E_Q[1 + t u] over the
             nodes is 1 without it.
+        atom: Mass of an atom of loss 0, which is no node.
     """
 
     def __init__(
@@ -96,8 +97,10 @@ class Nodes(Measure):
         u: Array,
         loss: Array,
         lost: tuple[float, float] = (0.0, 0.0),
+        atom: float = 0.0,
     ) -> None:
         self._lost_q, self._lost_linear = lost[1], lost[0] - lost[1]
+        self._light, self._atom = max(lost) > 0.5, atom  # K is far from 0 anyway
         order = np.argsort(np.abs(u))
         super().__init__(log_q[order], loss[order])
         u = u[order]
@@ -129,6 +132,9 @@ class Nodes(Measure):
 
     def line(self, c: float, step: float, start: int, count: int) -> ComplexArray:
         """K at c + i step (start, ..., start + count - 1)."""
+        if self._light:
+            k = super().line(c, step, start, count)
+            return k if self._atom == 0.0 else k + np.log1p(self._atom * np.exp(-k))
         t: ComplexArray = np.asarray(
             1.0 + c + 1j * step * np.arange(start, start + count), dtype=np.complex128
         )
@@ -150,23 +156,30 @@ class Nodes(Measure):
         """K, K' and K'' at real s."""
         t = 1.0 + s
         exponent = self._log_q + t * self._loss
-        top = max(float(exponent.max()), 0.0)
+        top = float(exponent.max())
+        if not self._light or self._atom > 0.0:
+            top = max(top, 0.0)
         weight = np.exp(exponent - top)
         mass = float(weight.sum())
         mean = float(weight @ self._loss) / mass
         second = float(weight @ (self._loss * self._loss)) / mass
-        if top > 30.0:
-            return top + math.log(mass), mean, second - mean * mean
+        variance = max(second - mean * mean, 1e-300)
+        if self._light:
+            mass += self._atom * math.exp(-top)
+        if self._light or top > 30.0:
+            return top + math.log(mass), mean, variance
         split = self._split(t)
         excess = float(self._series(np.array(t + 0j), split).real)
         excess -= self._lost_q + t * self._lost_linear
         if split < self.size:
             excess += math.exp(top) * float(weight[split:].sum())
             excess -= self._tail_q[split] + t * self._tail_linear[split]
-        return math.log1p(excess), mean, max(second - mean * mean, 1e-300)
+        return math.log1p(excess), mean, variance
 
     def rounding(self, s: float) -> float:
         """Rough size of the rounding error of K at real s."""
+        if self._light:
+            return super().rounding(s)
         t = 1.0 + s
         split = self._split(t)
         value = self.real(s)[0]

@@ -3,10 +3,12 @@
 import contextlib
 import functools
 import math
+from collections.abc import Callable
 from typing import Protocol
 
 from keras_gdp.accounting.exact.composition import Composition
 from keras_gdp.accounting.exact.contour import (
+    FEW_NODES,
     GOOD_ERROR,
     ContourDoesNotConverge,
     Value,
@@ -83,14 +85,19 @@ def contour_at(composition: Composition, epsilon: float) -> Reading | None:
     """The contour, or sum of contours, with the smallest error; None if none is."""
     best: Reading | None = None
     saddle, least = saddle_for_epsilon(composition, epsilon), math.inf
-    with contextlib.suppress(ContourDoesNotConverge):
-        best = refined_contour(composition, saddle)
-        least = best.value(epsilon).error
-    if least > GOOD_ERROR:
+    attempts: list[Callable[[], Reading]] = [
+        lambda: refined_contour(composition, saddle, FEW_NODES),
+        lambda: jumps_at(composition, epsilon),
+        lambda: refined_contour(composition, saddle),
+    ]
+    for attempt in attempts:
         with contextlib.suppress(ContourDoesNotConverge):
-            found = jumps_at(composition, epsilon)
-            if found.value(epsilon).error < least:
-                best = found
+            found = attempt()
+            error = found.value(epsilon).error
+            if error < least:
+                best, least = found, error
+        if least <= GOOD_ERROR:
+            break
     return best
 
 

@@ -78,7 +78,7 @@ class UniformLoss(QuadratureLoss):
             else:
                 sides.append((log_base + loss, -u / (1.0 + u), -loss))
         log_q, u, loss = (np.concatenate(rows) for rows in zip(*sides, strict=True))
-        return Nodes(log_q, u, loss, self.lost)
+        return Nodes(log_q, u, loss, self.lost, self.atom)
 
     def _oscillations(
         self, cuts: Array, t: float, frequency: float, sign: float
