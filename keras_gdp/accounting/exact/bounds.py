@@ -38,8 +38,9 @@ __all__ = ["Bounds", "delta_bounds", "delta_curve", "epsilon_bounds"]
 
 Bounds = tuple[float, float]
 
-_TINY = 1e-300
+_TINY, _LOG_LEAST = 1e-300, -744.0  # so that a bound on delta > 0 is not 0
 _TRIES = 25  # readings that an inversion may take
+_AWAY = 0.01  # in log delta: there a reading may not be as good as another
 _NEAR = 12.0  # in log delta: an error there will not be better at the target
 _OUT_OF_REACH = (QuadratureTooLargeError, OverflowError)
 _MOST_GRID_STEPS = 10**7  # beyond, a grid's rounding says nothing
@@ -74,8 +75,9 @@ def _log_delta_bounds(
         value, error = log_delta_of_one(composition.phases[0][0], epsilon)
         return value - error, value + error
     saddle = saddle_for_epsilon(composition, epsilon)
-    if chernoff(composition, saddle.c, epsilon) < math.log(max(known, _TINY)) - 1e-9:
-        return -math.inf, -math.inf
+    most = chernoff(composition, saddle.c, epsilon)
+    if most < math.log(max(known, _TINY)) - 1e-9:
+        return -math.inf, -math.inf if known > _TINY else max(most, _LOG_LEAST)
     reading = contour_at(composition, epsilon)
     found = (-math.inf, 0.0)
     if reading is not None:
@@ -213,7 +215,7 @@ def _invert(
     nothing = (0.0, math.inf), math.inf
     for _ in range(_TRIES):
         try:
-            reading = read(epsilon)
+            reading, origin = read(epsilon), epsilon
         except ContourDoesNotConverge:
             return nothing
         try:
@@ -230,22 +232,31 @@ def _invert(
                 move = (target - value) / slope
                 if not abs(move) < 1e12:
                     return nothing
-                epsilon = max(epsilon + move, 0.0)
+                epsilon = _moved(epsilon, move)
                 settled = abs(move) <= 1e-14 * max(epsilon, 1e-3)
                 if settled or error > _CONTOUR_ERROR or abs(target - value) > 3.0:
                     break
             value, slope, error = reading.value(epsilon)
-            if error <= tolerated and abs(target - value) < 1e-7 + 0.1 * error:
+            away = abs(slope * (epsilon - origin)) > _AWAY
+            good = error <= (GOOD_ERROR if away else tolerated)
+            if good and abs(target - value) < 1e-7 + 0.1 * error:
                 margin = (1.01 * error + (target - value) ** 2) / -slope
                 centre = epsilon + (target - value) / slope
                 return (max(0.0, centre - margin), max(0.0, centre + margin)), error
-            if epsilon == 0.0 and value < target:
+            if epsilon == 0.0 and error <= tolerated and value < target:
                 return (0.0, 0.0), error
         except ContourDoesNotConverge:
             pass
         if not left < epsilon < right:
             epsilon = 0.5 * (left + right) if right < math.inf else 2.0 * left
     return nothing
+
+
+def _moved(epsilon: float, move: float) -> float:
+    """Newton's step, in log epsilon where it leads far down: log delta is convex."""
+    if epsilon == 0.0 or move > -0.3 * epsilon:
+        return epsilon + max(move, -epsilon)
+    return epsilon * math.exp(move / epsilon) if move > -20.0 * epsilon else 0.0
 
 
 def _invert_grids(

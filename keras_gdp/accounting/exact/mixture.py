@@ -61,7 +61,7 @@ class MixtureLoss(QuadratureLoss):
         self.width = width = self._a - self._b
         # About 10^6 quadrature nodes, see `_build`.
         self.largest_order = (4e4 / width) ** 2
-        if self._a > 0.0:
+        if self._a > 0.0 and fade is None:
             self.largest_order = (1.2e6 / (self._a * width)) ** (2.0 / 3.0)
         super().__init__()
         self._without: dict[float, MixtureLoss] = {}
