@@ -41,6 +41,7 @@ _MANY = 600
 _IMAGES = (1.03, 1.07, 1.15, 1.3, 1.6, 2.0, 2.7, 4.0)
 _ABSCISSAS = (0.97, 0.93, 0.88, 0.8, 0.7, 0.6, 0.5, 0.4, 0.3)
 _DETOUR = 3.0
+_DISAGREE = 1e-6  # |exp K| is largest on the real axis
 _SPARE = 6.0  # logarithm of the accuracy that a smaller abscissa may cost,
 _AMPLIFIED = 3e-11  # and what rounding may become by it
 
@@ -132,6 +133,8 @@ class Contour:
             tau = step * np.arange(start, start + size)
             s = c + 1j * tau
             cumulants, decay = composition.line(c, step, start, size)
+            if cumulants.real.max() > self._k + _DISAGREE:
+                raise ContourDoesNotConverge  # beyond what the quadrature can do
             taus.append(tau)
             values.append(np.exp(cumulants - self._k) / (s * (s + 1.0)))
             # int_tau^inf |..| <= sup of the decay * int 1/|s|^2 <= decay / tau.

@@ -2,7 +2,9 @@
 
 An outcome x of a mixture whose loss increases along the line is no jump with weight
 w(x) = Phi((centre - x)/width), a jump with weight 1 - w(x). The fade is smooth, so that
-both parts have transforms that decay as fast as the loss's own.
+both parts have transforms that decay as fast as the loss's own. Beyond 14 widths, where
+w < exp(-98), it is cut off: as exp(s L) may grow doubly exponentially it would come
+back. Where that cut would show, quadratures refuse (see `Measure.line`).
 """
 
 import math
@@ -23,7 +25,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Fade", "FarOutcomes"]
 
-_ENDS = 13.0  # widths after which a fade is over
+_ENDS = 14.0  # widths after which a fade is over
 
 
 class Fade(NamedTuple):
@@ -32,11 +34,17 @@ class Fade(NamedTuple):
     centre: float
     width: float
 
+    @property
+    def end(self) -> float:
+        """Beyond it nothing is kept."""
+        return self.centre + _ENDS * self.width
+
     def log_kept(self, x: Array) -> Array:
         """Log of the share of each outcome that is kept."""
         from scipy.special import log_ndtr
 
-        return np.asarray(log_ndtr((self.centre - x) / self.width))
+        kept = log_ndtr((self.centre - x) / self.width)
+        return np.where(x <= self.end, kept, -np.inf)
 
     def left_out(self, shift: float) -> float:
         """Mass that the fade leaves out of a standard normal around `shift`."""
@@ -72,15 +80,19 @@ class FarOutcomes(Jump):
         """Log of the share of each outcome that counts."""
         from scipy.special import log_ndtr
 
-        begun = (x - self._begin.centre) / self._begin.width
-        share = np.asarray(log_ndtr(begun))
-        if self._end is not None:
-            ended = (x - self._end.centre) / self._end.width
-            late = ended > 0.0  # there the difference of the complements is exact
-            share = np.where(late, log_ndtr(-ended), share)
-            less = np.where(late, log_ndtr(-begun), log_ndtr(ended)) - share
-            share += np.log(-np.expm1(np.minimum(less, -1e-300)))
-        return share
+        begun = log_ndtr((x - self._begin.centre) / self._begin.width)
+        if self._end is None:
+            return np.asarray(begun)
+        # w_end - w_begin, or the difference of the complements, which may be exact
+        # where the other is not
+        kept = self._end.log_kept(x)
+        late = x > self._end.centre
+        share = np.where(late, kept, begun)
+        ended = log_ndtr((x - self._end.centre) / self._end.width)
+        less = np.where(late, self._begin.log_kept(x), ended)
+        with np.errstate(invalid="ignore"):
+            less = np.where(share > -np.inf, less - share, -np.inf)
+        return np.asarray(share + np.log(-np.expm1(np.minimum(less, -1e-300))))
 
     def log_size(self, x: Array) -> tuple[Array, Array]:
         """Log of the weight at x under Q, and the loss there."""
@@ -97,7 +109,7 @@ class FarOutcomes(Jump):
         low = centre - _ENDS * width
         high = max(centre, self._pair.farthest(t)) + 14.0
         if self._end is not None:
-            high = min(high, self._end.centre + _ENDS * self._end.width)
+            high = min(high, self._end.end)
         narrowest = min(fade.width for fade in fades)
         x = looks(low, high, [(fade.centre, fade.width) for fade in fades])
         step = trapezoid_step(self, x, t, frequency, narrowest)
@@ -105,4 +117,6 @@ class FarOutcomes(Jump):
             raise QuadratureTooLargeError
         x = equidistant(low, high, step)
         log_size, loss = self.log_size(x)
-        return Measure(log_size + math.log(step), loss)
+        log_size += math.log(step)
+        cut = self._end is not None and high == self._end.end
+        return Measure(log_size, loss, (log_size[-1], loss[-1]) if cut else None)

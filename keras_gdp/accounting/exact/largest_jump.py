@@ -21,6 +21,7 @@ losses below a threshold of about epsilon/n cannot add up to epsilon, the first 
 negligible for a suitable l_0; it is not computed but bounded by Chernoff's inequality.
 """
 
+import contextlib
 import math
 
 import numpy as np
@@ -34,14 +35,21 @@ from keras_gdp.accounting.exact.contour import (
 )
 from keras_gdp.accounting.exact.moments import Array, ComplexArray, expm1, log1p
 from keras_gdp.accounting.exact.privacy_loss import Jump, Loss
-from keras_gdp.accounting.exact.saddle import Saddle, chernoff, saddle_for_epsilon
+from keras_gdp.accounting.exact.saddle import (
+    Saddle,
+    chernoff,
+    saddle_for_epsilon,
+    saddle_from,
+)
 
 __all__ = ["LargestJump"]
 
-_SKIPPED = -32.0  # log of the share of delta that is not computed but bounded
+_SKIPPED = -30.0  # log of the share of delta that is not computed but bounded
 _LOWEST, _HIGHEST = -60, 12  # binary logarithms of thresholds
 _BANDS = (2, 1)  # octaves of a band, and if the first is not accurate enough
-_WORTH = 8.0  # times epsilon: the sum of thresholds at which a look is worth it
+_WORTH = 4  # octaves around epsilon/n in which the first threshold is looked for
+_LEFT = (1.0, 0.7, 0.5, 0.35, 0.25)
+_SLACK = 3.0  # in Chernoff's bound: a cut fade may make a cumulant as inaccurate
 _LARGE = 40.0  # log of odds to which 1 adds nothing
 
 
@@ -168,61 +176,80 @@ class LargestJump:
     def _read(self, middle: int, octaves: int) -> None:
         """Contours for all bands that matter."""
         epsilon = self._epsilon
-        self._contours: list[Contour] = []
-        self._skipped: list[tuple[Cumulant, float]] = []
-        parts: list[tuple[Band, Saddle]] = []
-        largest, order = -math.inf, 0.0
+        parts: list[tuple[Cumulant, Saddle]] = []
+        largest = -math.inf
 
         def add(low: int, high: int) -> None:
-            nonlocal largest, order
+            nonlocal largest
             band = self._band(low, high)
             if band is not None:
-                parts.append((band, saddle_for_epsilon(band, epsilon, order)))
-                order = parts[-1][1].c
+                parts.append((band, self._saddle(band, parts)))
                 largest = max(largest, parts[-1][1].log_delta)
 
         start = high = octaves * (middle // octaves)
-        while high < _HIGHEST:
-            log_beyond = _log_jumps(self._body(high))
-            if log_beyond < largest + _SKIPPED:
-                break
+        self._log_beyond = _log_jumps(self._body(high))
+        while self._log_beyond >= largest + _SKIPPED and high < _HIGHEST:
             add(high, high + octaves)
             high += octaves
-        self._log_beyond = _log_jumps(self._body(high))
-        low, order = start, parts[0][1].c if parts else 0.0
-        while True:
+            self._log_beyond = _log_jumps(self._body(high))
+        parts.reverse()
+        # Down to where losses below the threshold cannot add up to epsilon.
+        least = middle - math.log2(self._steps)
+        low, k, negligible = start, start, False
+        while not negligible:
             for k in range(low, low - octaves, -1):
-                c = 0.0
-                if self._steps * 2.0**k < _WORTH * 2.0**middle:
+                if k < least + _WORTH:
                     body = self._body(k)
-                    c = saddle_for_epsilon(body, epsilon, order).c
-                    if chernoff(body, c, epsilon) < largest + _SKIPPED:
-                        break
-                    c = 0.0
-            if c > 0.0:
-                break
-            low -= octaves
-            if low < _LOWEST:
-                raise ContourDoesNotConverge
-            add(low, low + octaves)
+                    saddle = self._saddle(body, parts)
+                    most = chernoff(body, saddle.c, epsilon) + _SLACK
+                    negligible = most < largest + _SKIPPED
+                if negligible or k < least - _WORTH:
+                    break
+            else:
+                low -= octaves
+                add(low, low + octaves)
+                continue
+            break
         if k < low:
             add(k, low)
-        self._skipped.append((body, c))
-        for band, saddle in parts:
-            if chernoff(band, saddle.c, epsilon) < largest + _SKIPPED:
-                self._skipped.append((band, saddle.c))
+        parts.append((body, saddle))
+        self._contours: list[Contour] = []
+        self._skipped: list[tuple[Cumulant, float]] = []
+        for part, saddle in parts:
+            if chernoff(part, saddle.c, epsilon) + _SLACK < largest + _SKIPPED:
+                self._skipped.append((part, saddle.c))
             else:
-                self._contours.append(Contour(band, saddle, largest))
+                self._contours.append(self._contour(part, saddle, largest))
+
+    def _contour(self, part: Cumulant, saddle: Saddle, largest: float) -> Contour:
+        """The contour of a part, left of the saddle where the whole allows for it.
+
+        There a cut fade does not show.
+        """
+        point = saddle
+        for factor in _LEFT:
+            if factor < 1.0:
+                point = saddle_from(part, factor * saddle.c, self._epsilon)
+            if point.log_delta > max(largest, saddle.log_delta + 1.0):
+                break
+            with contextlib.suppress(ContourDoesNotConverge):
+                return Contour(part, point, largest)
+        raise ContourDoesNotConverge
+
+    def _saddle(self, part: Cumulant, others: list[tuple[Cumulant, Saddle]]) -> Saddle:
+        """The saddle of a part, looked for near that of its neighbour."""
+        start = others[-1][1].c if others else 0.0
+        return saddle_for_epsilon(part, self._epsilon, start)
 
     def value(self, epsilon: float) -> Value:
         """Log delta, its slope, and its relative error."""
         values = [contour.value(epsilon) for contour in self._contours]
         log_value = float(np.logaddexp.reduce([value.log_value for value in values]))
-        bounds = [chernoff(part, c, epsilon) for part, c in self._skipped]
         slope = error = 0.0
         for value in values:
             share = math.exp(value.log_value - log_value)
             slope, error = slope + share * value.slope, error + share * value.error
+        bounds = [chernoff(part, c, epsilon) + _SLACK for part, c in self._skipped]
         for bound in (self._log_beyond, *bounds):
             error += math.exp(min(bound - log_value, 700.0))
         return Value(log_value, slope, error)

@@ -23,7 +23,7 @@ from keras_gdp.accounting.exact.quadrature import (
 __all__ = ["MixtureLoss"]
 
 _LOG_TINY = -90.0
-_STEEP = 0.2  # increase of log L over the width of a fade
+_STEEP = 0.15  # increase of log L over the width of a fade
 _KEPT = 64  # variants of a loss without its far outcomes
 
 
@@ -189,13 +189,14 @@ class MixtureLoss(QuadratureLoss):
         """Where Q, or r^t Q, is not negligible."""
         low, high = self._b - 14.0, 14.0 + self.farthest(t)
         if self.fade is not None:
-            high = min(high, self.fade.centre + 12.0 * self.fade.width)
+            high = min(high, self.fade.end)
         x = np.linspace(low, high, int(min(2000.0 + 4.0 * (high - low), 1e6)))
         size, loss = self.log_size(x)
         size += np.maximum(0.0, t * loss)
         kept = np.flatnonzero(size > _LOG_TINY)
         step = x[1] - x[0]
-        return x[kept[0]] - step, x[kept[-1]] + step
+        low, high = x[kept[0]] - step, x[kept[-1]] + step
+        return low, high if self.fade is None else min(high, self.fade.end)
 
     # -- quadrature --------------------------------------------------------------
 
@@ -226,10 +227,13 @@ class MixtureLoss(QuadratureLoss):
             if (high - low) / step > (3e6 if frequency <= 1.0 else 3e5):
                 raise QuadratureTooLargeError
             x = equidistant(low, high + step, step)
+            x = x if self.fade is None else x[x <= self.fade.end]
             log_h = np.full(x.shape, math.log(step))
         log_q, u, loss = self.ratio(x)
         log_q += self.log_noise(x) + self.log_weight(x) + log_h
-        return Nodes(log_q, u, loss, self.lost)
+        cut = self.fade is not None and x[-1] > self.fade.end - 2.0 * step
+        edge = (float(log_q[-1]), float(loss[-1])) if cut else None
+        return Nodes(log_q, u, loss, self.lost, edge=edge)
 
     # -- masses ------------------------------------------------------------------
 

@@ -24,6 +24,7 @@ _TERMS = 20
 _SMALL_U = 0.05
 _SMALL_TU = 0.5
 _UNIT = 2.0**-53
+_NEGLIGIBLE = -38.0  # log of the largest weight at a cut over the largest
 
 
 class QuadratureTooLargeError(Exception):
@@ -38,10 +39,15 @@ class Measure:
     Args:
         log_q: Logarithms of the weights under Q.
         loss: log(dP/dQ) at the nodes.
+        edge: Log weight and loss where the measure was cut off: what is there must be
+            negligible for sums over nodes to be accurate.
     """
 
-    def __init__(self, log_q: Array, loss: Array) -> None:
+    def __init__(
+        self, log_q: Array, loss: Array, edge: tuple[float, float] | None = None
+    ) -> None:
         self._log_q, self._loss = log_q, loss
+        self._edge = edge or (-math.inf, 0.0)
 
     @property
     def size(self) -> int:
@@ -59,10 +65,19 @@ class Measure:
         return top, np.exp(exponent - top)
 
     def line(self, c: float, step: float, start: int, count: int) -> ComplexArray:
-        """K at c + i step (start, ..., start + count - 1)."""
+        """K at c + i step (start, ..., start + count - 1).
+
+        Raises:
+            QuadratureTooLargeError: If the cut would show.
+        """
         top, weight = self._tilted(c)
+        self._check_edge(c, top)
         total = _sums(weight, self._loss, step, start, count)
         return np.asarray(top + np.log(total + 1e-300))
+
+    def _check_edge(self, s: float, top: float) -> None:
+        if self._edge[0] + (1.0 + s) * self._edge[1] > top + _NEGLIGIBLE:
+            raise QuadratureTooLargeError
 
     def real(self, s: float) -> tuple[float, float, float]:
         """K, K' and K'' at real s."""
@@ -89,6 +104,7 @@ class Nodes(Measure):
         lost: Masses under P and Q that the weights leave out: E_Q[1 + t u] over the
             nodes is 1 without it.
         atom: Mass of an atom of loss 0, which is no node.
+        edge: As above.
     """
 
     def __init__(
@@ -98,11 +114,12 @@ class Nodes(Measure):
         loss: Array,
         lost: tuple[float, float] = (0.0, 0.0),
         atom: float = 0.0,
+        edge: tuple[float, float] | None = None,
     ) -> None:
         self._lost_q, self._lost_linear = lost[1], lost[0] - lost[1]
         self._light, self._atom = max(lost) > 0.5, atom  # K is far from 0 anyway
         order = np.argsort(np.abs(u))
-        super().__init__(log_q[order], loss[order])
+        super().__init__(log_q[order], loss[order], edge)
         u = u[order]
         self._distance = np.abs(u)
         self._q = np.exp(self._log_q)
@@ -146,6 +163,7 @@ class Nodes(Measure):
         exponent = self._log_q[split:] + (1.0 + c) * loss
         peak = float(exponent.max())
         top = peak if peak > 30.0 else 0.0
+        self._check_edge(c, peak)
         total = _sums(np.exp(exponent - top), loss, step, start, count)
         rest = self._tail_q[split] + t * self._tail_linear[split]
         scale = math.exp(-top)

@@ -70,15 +70,20 @@ class UniformLoss(QuadratureLoss):
             parts = self._oscillations(cuts, t, frequency, sign)
             if parts.sum() > 2e4:
                 raise QuadratureTooLargeError
-            x, log_h = panels(divided(cuts, parts))
+            ends = divided(cuts, parts)
+            if sign > 0.0 and self._fade is not None:
+                ends = np.append(ends[ends < self._fade.end], self._fade.end)
+            x, log_h = panels(ends)
             _, u, loss = pair.ratio(x)
             log_base = pair.log_noise(x) + log_h
             if sign > 0.0:
                 sides.append((log_base + pair.log_weight(x), u, loss))
             else:
                 sides.append((log_base + loss, -u / (1.0 + u), -loss))
+        last = (float(sides[0][0][-1]), float(sides[0][2][-1]))
+        edge = last if self._fade is not None else None
         log_q, u, loss = (np.concatenate(rows) for rows in zip(*sides, strict=True))
-        return Nodes(log_q, u, loss, self.lost, self.atom)
+        return Nodes(log_q, u, loss, self.lost, self.atom, edge)
 
     def _oscillations(
         self, cuts: Array, t: float, frequency: float, sign: float
