@@ -221,10 +221,11 @@ def _invert(
         try:
             for trial in range(12):
                 value, slope, error = reading.value(epsilon)
-                if error > tolerated and abs(target - value) < _NEAR:
-                    if trial == 0:
-                        return nothing
+                if error > tolerated and trial > 0:
                     break
+                hopeless = error > 1.0 or abs(target - value) < _NEAR
+                if error > tolerated and hopeless:
+                    return nothing
                 if trial == 0 and error < 0.5:
                     left, right = (
                         (epsilon, right) if value > target else (left, epsilon)
@@ -234,7 +235,7 @@ def _invert(
                     return nothing
                 epsilon = _moved(epsilon, move)
                 settled = abs(move) <= 1e-14 * max(epsilon, 1e-3)
-                if settled or error > _CONTOUR_ERROR or abs(target - value) > 3.0:
+                if settled or error > _CONTOUR_ERROR:
                     break
             value, slope, error = reading.value(epsilon)
             away = abs(slope * (epsilon - origin)) > _AWAY

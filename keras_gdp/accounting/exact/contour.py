@@ -35,7 +35,7 @@ GOOD_ERROR = 5e-10  # relative, of delta: better is not looked for
 _POOR_ERROR = 1e-2
 
 _TOLERANCE = 1e-13
-FEW_NODES, MOST_NODES = 2000, 32000  # tried at first, and at last
+FEW_NODES, MOST_NODES = 600, 32000  # tried at first, and at last
 _LOOKS = (1000, 2000, 4000, 8000, 16000, MOST_NODES)
 _MANY = 600
 _IMAGES = (1.03, 1.07, 1.15, 1.3, 1.6, 2.0, 2.7, 4.0)
@@ -122,6 +122,8 @@ class Contour:
         c, composition = self.saddle.c, self._composition
         step = 2.0 * math.pi / self._spacing
         guess = 9.0 / math.sqrt(self.saddle.curvature) / step
+        if guess > self._most:
+            raise ContourDoesNotConverge
         start, size = 0, min(max(int(guess), 24), 256)
         taus, values = [], []
         floor = _TOLERANCE * math.exp(self._spare)

@@ -34,7 +34,7 @@ from keras_gdp.accounting.exact.contour import (
     Value,
 )
 from keras_gdp.accounting.exact.moments import Array, ComplexArray, expm1, log1p
-from keras_gdp.accounting.exact.privacy_loss import Jump, Loss
+from keras_gdp.accounting.exact.privacy_loss import Jump
 from keras_gdp.accounting.exact.saddle import (
     Saddle,
     chernoff,
@@ -58,14 +58,20 @@ class Band:
 
     Args:
         body: The composition without the jumps of the band and those beyond.
-        jumps: Releases, their loss in the body, and the jumps of the band.
+        jumps: For each of its phases the jumps of the band, or None.
     """
 
     smooth = True
 
-    def __init__(self, body: Composition, jumps: list[tuple[int, Loss, Jump]]) -> None:
-        self._body, self._jumps = body, jumps
-        self._log_counts = np.log([n for n, _, _ in jumps])
+    def __init__(self, body: Composition, jumps: list[Jump | None]) -> None:
+        self._body = body
+        self._phases = [
+            (n, loss, jump) for (loss, n), jump in zip(body.phases, jumps, strict=True)
+        ]
+        self._jumps = [
+            (n, loss, jump) for n, loss, jump in self._phases if jump is not None
+        ]
+        self._log_counts = np.log([n for n, _, _ in self._jumps])
         self.largest_order = body.largest_order
 
     def _odds(self, s: float) -> tuple[float, float, Array, Array]:
@@ -105,11 +111,16 @@ class Band:
         self, c: float, step: float, start: int, count: int
     ) -> tuple[ComplexArray, Array]:
         """K on a vertical line, and |exp K| / exp K(c)."""
-        k, _ = self._body.line(c, step, start, count)
+        k = np.zeros(count, dtype=np.complex128)
         total = np.zeros(count, dtype=np.complex128)
-        for n, loss, jump in self._jumps:
-            odds = jump.line(c, step, start, count) - loss.line(c, step, start, count)
-            total += n * np.where(odds.real > _LARGE, odds, log1p(_exp(odds) + 1e-300))
+        for n, loss, jump in self._phases:
+            base = loss.line(c, step, start, count)
+            k += n * base
+            if jump is not None:
+                odds = jump.line(c, step, start, count) - base
+                total += n * np.where(
+                    odds.real > _LARGE, odds, log1p(_exp(odds) + 1e-300)
+                )
         much = np.log(expm1(_capped(total)) + 1e-300)
         k += np.where(total.real > _LARGE, total, much)
         return k, np.exp(np.minimum(k.real - self.real(c)[0], 0.0))
@@ -165,13 +176,12 @@ class LargestJump:
 
     def _band(self, low: int, high: int) -> Band | None:
         """The compositions whose largest jump is from 2^low to 2^high."""
-        jumps = []
+        jumps: list[Jump | None] = []
         phases = zip(self._composition.phases, self._body(low).phases, strict=True)
-        for (whole, n), (loss, _) in phases:
-            if loss.far is not None:
-                end = whole.rest + 2.0**high
-                jumps.append((n, loss, loss.far.below(end)))
-        return Band(self._body(low), jumps) if jumps else None
+        for (whole, _), (loss, _) in phases:
+            far = loss.far
+            jumps.append(far and far.below(whole.rest + 2.0**high))
+        return Band(self._body(low), jumps) if any(jumps) else None
 
     def _read(self, middle: int, octaves: int) -> None:
         """Contours for all bands that matter."""

@@ -147,6 +147,14 @@ class Nodes(Measure):
             total = total + binomial * self._moments[k - 2, split]
         return np.asarray(total)
 
+    def _real_series(self, t: float, split: int) -> float:
+        """The same at one real t."""
+        binomial, total = t, 0.0
+        for k, moment in enumerate(self._moments[:, split].tolist(), 2):
+            binomial *= (t - (k - 1)) / k
+            total += binomial * moment
+        return total
+
     def line(self, c: float, step: float, start: int, count: int) -> ComplexArray:
         """K at c + i step (start, ..., start + count - 1)."""
         if self._light:
@@ -187,7 +195,7 @@ class Nodes(Measure):
         if self._light or top > 30.0:
             return top + math.log(mass), mean, variance
         split = self._split(t)
-        excess = float(self._series(np.array(t + 0j), split).real)
+        excess = self._real_series(t, split)
         excess -= self._lost_q + t * self._lost_linear
         if split < self.size:
             excess += math.exp(top) * float(weight[split:].sum())

@@ -27,6 +27,7 @@ from keras_gdp.accounting.exact.moments import (
     QuadratureTooLargeError,
 )
 
+_KEPT = 256  # values of K at real s
 _MOST_WORK = 1.5e9  # exponentials on one line: beyond, a grid is faster
 
 
@@ -115,6 +116,7 @@ class Quadrature(ABC):
 
     def __init__(self) -> None:
         self._nodes: dict[tuple[int, int], Measure] = {}
+        self._real: dict[float, tuple[float, float, float]] = {}
 
     @abstractmethod
     def _build(self, t: float, frequency: float) -> Measure:
@@ -136,7 +138,11 @@ class Quadrature(ABC):
 
     def real(self, s: float) -> tuple[float, float, float]:
         """K(s), K'(s), K''(s) for real s > -1."""
-        return self.nodes(1.0 + s, 1.0).real(s)
+        if s not in self._real:
+            if len(self._real) >= _KEPT:
+                self._real.clear()
+            self._real[s] = self.nodes(1.0 + s, 1.0).real(s)
+        return self._real[s]
 
     def rounding(self, s: float) -> float:
         """Rough size of the rounding error of K(s)."""
