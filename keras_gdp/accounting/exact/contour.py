@@ -40,7 +40,7 @@ _LOOKS = (1000, 2000, 4000, 8000, 16000, MOST_NODES)
 _MANY = 600
 _IMAGES = (1.03, 1.07, 1.15, 1.3, 1.6, 2.0, 2.7, 4.0)
 _ABSCISSAS = (0.97, 0.93, 0.88, 0.8, 0.7, 0.6, 0.5, 0.4, 0.3)
-_DETOUR = 3.0
+_DETOUR, _ASTRAY = 3.0, 25.0  # spacings, in what small jumps need
 _DISAGREE = 1e-6  # |exp K| is largest on the real axis
 _SPARE = 6.0  # logarithm of the accuracy that a smaller abscissa may cost,
 _AMPLIFIED = 3e-11  # and what rounding may become by it
@@ -86,6 +86,8 @@ class Contour:
         self._spare = max(log_whole - saddle.log_delta, 0.0)
         budget = math.log(_TOLERANCE) + saddle.log_delta + self._spare - 1.0
         lines = [self._line_at(saddle.c, saddle.epsilon, budget)]
+        if most <= FEW_NODES and lines[0][0] * saddle.c > -_ASTRAY * budget:
+            raise ContourDoesNotConverge
         if lines[0][0] * saddle.c > -_DETOUR * budget:
             # Far jumps rule K just right of the saddle: images die out sooner from a
             # smaller abscissa, which costs only digits that are not needed.
