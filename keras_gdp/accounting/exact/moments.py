@@ -230,15 +230,25 @@ def _sums(
 ) -> ComplexArray:
     """Sums of weight exp(i step k L) over the nodes, k = start, start + 1, ...
 
-    For all pairs of a coarse and a fine frequency that is one matrix product, so
-    exponentials are few.
+    For all pairs of a coarse and a fine frequency that is one matrix product, and
+    each of these waves is a product of two, so exponentials are few.
     """
     fine = math.isqrt(count - 1) + 1
     coarse = -(-count // fine)
-    offsets = step * (start + fine * np.arange(coarse))
-    left = np.exp(1j * np.multiply.outer(offsets, loss)) * weight
-    right = np.exp(1j * step * np.multiply.outer(loss, np.arange(fine)))
-    return np.asarray((left @ right).ravel()[:count])
+    left = _waves(fine * step * loss, coarse)
+    left *= weight * np.exp(1j * (start * step) * loss)
+    right = _waves(step * loss, fine)
+    return np.asarray((left @ right.T).ravel()[:count])
+
+
+def _waves(phase: Array, count: int) -> ComplexArray:
+    """exp(i k phase) in rows k = 0, ..., count - 1."""
+    few = math.isqrt(count - 1) + 1
+    many = -(-count // few)
+    small = np.exp(1j * np.multiply.outer(np.arange(few), phase))
+    large = np.exp(1j * np.multiply.outer(few * np.arange(many), phase))
+    waves = large[:, None, :] * small
+    return np.asarray(waves.reshape(few * many, phase.size)[:count])
 
 
 def log1p(z: ComplexArray) -> ComplexArray:
