@@ -17,7 +17,7 @@ from keras_gdp.accounting.exact.moments import (
     Measure,
     QuadratureTooLargeError,
 )
-from keras_gdp.accounting.exact.privacy_loss import Jump
+from keras_gdp.accounting.exact.privacy_loss import Jump, normal_mass
 from keras_gdp.accounting.exact.quadrature import equidistant, looks, trapezoid_step
 
 if TYPE_CHECKING:
@@ -51,6 +51,12 @@ class Fade(NamedTuple):
         from scipy.special import ndtr
 
         return float(ndtr((shift - self.centre) / math.hypot(1.0, self.width)))
+
+    def left_out_more(self, shift: float) -> float:
+        """By how much that exceeds the mass left out around 0."""
+        ends = np.sort([0.0, shift]) - self.centre
+        mass = normal_mass(ends / math.hypot(1.0, self.width))
+        return math.copysign(float(mass[0]), shift)
 
 
 class FarOutcomes(Jump):

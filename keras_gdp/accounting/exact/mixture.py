@@ -67,7 +67,14 @@ class MixtureLoss(QuadratureLoss):
         self._without: dict[float, MixtureLoss] = {}
         self.fade = fade
         if fade is not None:
-            self.lost = (self._faded(p, fade), self._faded(q, fade))
+            lost_p, lost_q = (
+                math.fsum(w * fade.left_out(a) for w, a in parts) for parts in (p, q)
+            )
+            more_p, more_q = (
+                math.fsum(w * fade.left_out_more(a) for w, a in parts)
+                for parts in (p, q)
+            )
+            self.lost, self.lost_more = (lost_p, lost_q), more_p - more_q
             self.far = FarOutcomes(self, fade)
         if noise == "laplace":
             self.max_loss = float(self.loss(np.array([self._a + 1.0]))[0])
@@ -99,10 +106,6 @@ class MixtureLoss(QuadratureLoss):
         width = min(0.6 / (max(centre, 0.0) + 2.0), _STEEP / self.width)
         width = min(width, (centre - self._least) / 14.0)
         return Fade(centre, width) if width > 1e-9 else None
-
-    def _faded(self, parts: list[tuple[float, float]], fade: Fade) -> float:
-        """Mass that the fade leaves out of a mixture."""
-        return math.fsum(w * fade.left_out(a) for w, a in parts)
 
     def log_weight(self, x: Array) -> Array:
         """Log of the share of each outcome that is kept."""
@@ -233,7 +236,7 @@ class MixtureLoss(QuadratureLoss):
         log_q += self.log_noise(x) + self.log_weight(x) + log_h
         cut = self.fade is not None and x[-1] > self.fade.end - 2.0 * step
         edge = (float(log_q[-1]), float(loss[-1])) if cut else None
-        return Nodes(log_q, u, loss, self.lost, edge=edge)
+        return Nodes(log_q, u, loss, (self.lost[1], self.lost_more), edge=edge)
 
     # -- masses ------------------------------------------------------------------
 

@@ -101,8 +101,8 @@ class Nodes(Measure):
         log_q: Logarithms of the weights under Q.
         u: dP/dQ - 1 at the nodes.
         loss: log(dP/dQ) at the nodes.
-        lost: Masses under P and Q that the weights leave out: E_Q[1 + t u] over the
-            nodes is 1 without it.
+        lost: Mass under Q that the weights leave out, and by how much that under P
+            exceeds it: E_Q[1 + t u] over the nodes would be 1 without that.
         atom: Mass of an atom of loss 0, which is no node.
         edge: As above.
     """
@@ -116,8 +116,9 @@ class Nodes(Measure):
         atom: float = 0.0,
         edge: tuple[float, float] | None = None,
     ) -> None:
-        self._lost_q, self._lost_linear = lost[1], lost[0] - lost[1]
-        self._light, self._atom = max(lost) > 0.5, atom  # K is far from 0 anyway
+        self._lost_q, self._lost_linear = lost
+        self._atom = atom
+        self._light = max(lost[0], sum(lost)) > 0.5  # K is far from 0 anyway
         order = np.argsort(np.abs(u))
         super().__init__(log_q[order], loss[order], edge)
         u = u[order]
@@ -209,14 +210,16 @@ class Nodes(Measure):
         t = 1.0 + s
         split = self._split(t)
         value = self.real(s)[0]
+        lost = self._lost_q + t * abs(self._lost_linear)
+        lost *= 16.0 * _UNIT * math.exp(-value)
         if split == self.size:
-            return 4e-15 * abs(value)
+            return lost + 4e-15 * abs(value)
         loss = self._loss[split:]
         log_q = self._log_q[split:]
         size = np.exp(log_q + t * loss - value) * _operations(log_q, t * loss)
         rest = self._q[split:] + t * np.abs(self._linear[split:])
         rest *= math.exp(-value) * _operations(log_q, 0.0 * loss)
-        return _UNIT * float(size.sum() + rest.sum()) + 4e-15 * abs(value)
+        return _UNIT * float(size.sum() + rest.sum()) + lost + 4e-15 * abs(value)
 
 
 def _operations(log_q: Array, exponent: Array) -> Array:

@@ -40,6 +40,7 @@ class Loss(ABC):
     max_loss: float = math.inf  # largest finite value of L
     largest_order: float = math.inf  # up to which s the cumulant can be computed
     lost: tuple[float, float] = (0.0, 0.0)  # masses under P and Q that were left out
+    lost_more: float = 0.0  # the former minus the latter, without cancellation
     far: "Jump | None" = None  # what was left out
     jumps: bool = False  # whether rare outcomes lose far more than others,
     rest: float = 0.0  # which lose about this much

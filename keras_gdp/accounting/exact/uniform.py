@@ -83,7 +83,8 @@ class UniformLoss(QuadratureLoss):
         last = (float(sides[0][0][-1]), float(sides[0][2][-1]))
         edge = last if self._fade is not None else None
         log_q, u, loss = (np.concatenate(rows) for rows in zip(*sides, strict=True))
-        return Nodes(log_q, u, loss, self.lost, self.atom, edge)
+        lost = self.lost[1], self._pair.lost_more
+        return Nodes(log_q, u, loss, lost, self.atom, edge)
 
     def _oscillations(
         self, cuts: Array, t: float, frequency: float, sign: float
