@@ -211,7 +211,7 @@ class LargestJump:
                 if k < least + _WORTH:
                     body = self._body(k)
                     saddle = self._saddle(body, parts)
-                    most = chernoff(body, saddle.c, epsilon) + _SLACK
+                    most = _log_most(body, saddle.c, epsilon)
                     negligible = most < largest + _SKIPPED
                 if negligible or k < least - _WORTH:
                     break
@@ -226,7 +226,7 @@ class LargestJump:
         self._contours: list[Contour] = []
         self._skipped: list[tuple[Cumulant, float]] = []
         for part, saddle in parts:
-            if chernoff(part, saddle.c, epsilon) + _SLACK < largest + _SKIPPED:
+            if _log_most(part, saddle.c, epsilon) < largest + _SKIPPED:
                 self._skipped.append((part, saddle.c))
             else:
                 self._contours.append(self._contour(part, saddle, largest))
@@ -259,7 +259,7 @@ class LargestJump:
         for value in values:
             share = math.exp(value.log_value - log_value)
             slope, error = slope + share * value.slope, error + share * value.error
-        bounds = [chernoff(part, c, epsilon) + _SLACK for part, c in self._skipped]
+        bounds = [_log_most(part, c, epsilon) for part, c in self._skipped]
         for bound in (self._log_beyond, *bounds):
             error += math.exp(min(bound - log_value, 700.0))
         return Value(log_value, slope, error)
@@ -273,6 +273,11 @@ def without_jumps(composition: Composition, threshold: float) -> Composition:
             for loss, n in composition.phases
         ]
     )
+
+
+def _log_most(part: Cumulant, c: float, epsilon: float) -> float:
+    """Log of a bound on the delta of a part: its mass, or Chernoff's at an order."""
+    return min(part.real(0.0)[0], chernoff(part, c, epsilon)) + _SLACK
 
 
 def _log_jumps(body: Composition) -> float:
