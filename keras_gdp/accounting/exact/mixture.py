@@ -98,6 +98,8 @@ class MixtureLoss(QuadratureLoss):
 
     def fade_at(self, threshold: float) -> Fade | None:
         """The fade around a loss, None if no outcome has it."""
+        if threshold == math.inf:
+            return None
         centre = float(self.locate(np.array([threshold]))[0][0])
         if not -math.inf < centre < math.inf:
             return None
