@@ -195,7 +195,7 @@ class MixtureLoss(QuadratureLoss):
         low, high = self._b - 14.0, 14.0 + self.farthest(t)
         if self.fade is not None:
             high = min(high, self.fade.end)
-        x = np.linspace(low, high, int(min(2000.0 + 4.0 * (high - low), 1e6)))
+        x = np.linspace(low, high, int(min(800.0 + 4.0 * (high - low), 1e6)))
         size, loss = self.log_size(x)
         size += np.maximum(0.0, t * loss)
         kept = np.flatnonzero(size > _LOG_TINY)

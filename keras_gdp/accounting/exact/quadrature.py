@@ -30,7 +30,7 @@ __all__ = [
 _PANEL, _PANEL_WEIGHT = np.polynomial.legendre.leggauss(20)
 _DIGITS = 50.0  # exp(-50): a tiny K keeps its relative accuracy
 _STRIPS = (1.0, 0.5, 0.25, 0.12, 0.06)
-_LOOKS = 500
+_LOOKS = 250
 
 
 class Integrand(Protocol):
@@ -84,7 +84,9 @@ def trapezoid_step(
             y = share * strip
             turn = frequency * np.abs(integrand.turn(x, y)) + size
             grown = max(float(turn.max()), 0.0) + curvature * y * y / 2.0
-            rate = min(rate, (_DIGITS + grown) / y)
+            if (_DIGITS + grown) / y > rate:
+                break
+            rate = (_DIGITS + grown) / y
     return float(2.0 * math.pi / rate)
 
 
@@ -92,7 +94,7 @@ def looks(low: float, high: float, fades: Sequence[tuple[float, float]]) -> Arra
     """Points that show where a faded weight has its mass."""
     x = [np.linspace(low, high, _LOOKS)]
     for centre, width in fades:
-        near = centre + width * np.linspace(-13.0, 13.0, 131)
+        near = centre + width * np.linspace(-14.0, 14.0, 71)
         x.append(near[(near > low) & (near < high)])
     return np.sort(np.concatenate(x))
 
