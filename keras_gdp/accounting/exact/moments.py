@@ -24,6 +24,7 @@ _TERMS = 20
 _SMALL_U = 0.05
 _SMALL_TU = 0.5
 _UNIT = 2.0**-53
+_LOW, _HIGH = -0.5, 30.0  # outside K comes from plain sums
 _NEGLIGIBLE = -38.0  # log of the largest weight at a cut over the largest
 
 
@@ -158,7 +159,7 @@ class Nodes(Measure):
 
     def line(self, c: float, step: float, start: int, count: int) -> ComplexArray:
         """K at c + i step (start, ..., start + count - 1)."""
-        if self._light:
+        if self._far(c):
             k = super().line(c, step, start, count)
             return k if self._atom == 0.0 else k + np.log1p(self._atom * np.exp(-k))
         t: ComplexArray = np.asarray(
@@ -179,22 +180,23 @@ class Nodes(Measure):
         excess = scale * (excess - rest) + total
         return log1p(excess) if top == 0.0 else top + np.log(scale + excess)
 
+    def _far(self, s: float) -> bool:
+        """Whether K is far below 0, so that plain sums are better."""
+        return self._light or self.real(s)[0] <= _LOW
+
     def real(self, s: float) -> tuple[float, float, float]:
         """K, K' and K'' at real s."""
         t = 1.0 + s
-        exponent = self._log_q + t * self._loss
-        top = float(exponent.max())
-        if not self._light or self._atom > 0.0:
-            top = max(top, 0.0)
-        weight = np.exp(exponent - top)
+        top, weight = self._tilted(s)
         mass = float(weight.sum())
         mean = float(weight @ self._loss) / mass
         second = float(weight @ (self._loss * self._loss)) / mass
         variance = max(second - mean * mean, 1e-300)
-        if self._light:
-            mass += self._atom * math.exp(-top)
-        if self._light or top > 30.0:
-            return top + math.log(mass), mean, variance
+        value = top + math.log(mass)
+        if self._atom > 0.0:
+            value = float(np.logaddexp(value, math.log(self._atom)))
+        if self._light or not _LOW < value < _HIGH:
+            return value, mean, variance
         split = self._split(t)
         excess = self._real_series(t, split)
         excess -= self._lost_q + t * self._lost_linear
@@ -205,7 +207,7 @@ class Nodes(Measure):
 
     def rounding(self, s: float) -> float:
         """Rough size of the rounding error of K at real s."""
-        if self._light:
+        if self._far(s):
             return super().rounding(s)
         t = 1.0 + s
         split = self._split(t)
