@@ -7,9 +7,11 @@ import numpy as np
 import pytest
 
 from keras_gdp.accounting import ExactAccountant, SampledGaussian
-from keras_gdp.accounting.exact.largest_jump import Band, without_jumps
-from keras_gdp.accounting.exact.moments import QuadratureTooLargeError, expm1, log1p
+from keras_gdp.accounting.exact.band import Band
+from keras_gdp.accounting.exact.largest_jump import without_jumps
+from keras_gdp.accounting.exact.moments import QuadratureTooLargeError
 from keras_gdp.accounting.exact.uniform import UniformLoss
+from keras_gdp.accounting.exact.waves import expm1, log1p
 
 
 def composition(*phases, relation="add_remove"):

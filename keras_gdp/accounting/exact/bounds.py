@@ -13,10 +13,11 @@ import numpy as np
 
 from keras_gdp.accounting.exact.composition import Composition
 from keras_gdp.accounting.exact.contour import ContourDoesNotConverge
-from keras_gdp.accounting.exact.moments import Array, QuadratureTooLargeError
+from keras_gdp.accounting.exact.moments import QuadratureTooLargeError
 from keras_gdp.accounting.exact.readings import Grids, Reading, contour_at
 from keras_gdp.accounting.exact.release import log_delta_of_one
 from keras_gdp.accounting.exact.saddle import chernoff, saddle_for_epsilon
+from keras_gdp.accounting.exact.waves import Array
 
 __all__ = [
     "CONTOUR_ERROR",

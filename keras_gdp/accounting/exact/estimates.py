@@ -11,8 +11,8 @@ import numpy as np
 
 from keras_gdp.accounting.exact.composition import Composition
 from keras_gdp.accounting.exact.far_jumps import WithoutFar, deviation
-from keras_gdp.accounting.exact.moments import Array
 from keras_gdp.accounting.exact.saddle import saddle_for_delta
+from keras_gdp.accounting.exact.waves import Array
 
 __all__ = ["rough_epsilon"]
 

@@ -12,13 +12,10 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from keras_gdp.accounting.exact.moments import (
-    Array,
-    Measure,
-    QuadratureTooLargeError,
-)
+from keras_gdp.accounting.exact.moments import Measure, QuadratureTooLargeError
 from keras_gdp.accounting.exact.privacy_loss import Jump, normal_mass
 from keras_gdp.accounting.exact.quadrature import equidistant, looks, trapezoid_step
+from keras_gdp.accounting.exact.waves import Array
 
 if TYPE_CHECKING:
     from keras_gdp.accounting.exact.mixture import MixtureLoss

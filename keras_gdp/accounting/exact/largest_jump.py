@@ -11,14 +11,15 @@ infinity (see `jumps`), and exp M_k = E_P[w_k exp(s L)] for each release. Then
     prod exp M_m = prod exp M_0 + sum over k of (prod exp M_(k+1) - prod exp M_k)
 
 holds exactly, whatever the number of jumps: the first part has none beyond l_0, the
-others have the largest jump between l_k and l_(k+1). With J_k for that band,
-exp J_k = exp M_(k+1) - exp M_k, n_i releases of kind i, their cumulants are
+others have their largest jump between l_k and l_(k+1) (their cumulants: see `band`).
+As the near-atom is subtracted they decay like the jumps alone, at frequencies of about
+100/l_k. Losses below a threshold of about epsilon/n cannot add up to epsilon: with a
+suitable l_0 the first part is negligible, and bounded by Chernoff's inequality. Where
+no threshold is low enough it has a contour too. Jumps beyond the last finite threshold
+add at most their probability.
 
-    B(s) + log expm1(sum_i n_i log1p(exp(J_i(s) - M_i(s)))),   B = sum_i n_i M_i(s):
-
-the near-atom is subtracted, so they decay like J, at frequencies of about 40/l_k. As
-losses below a threshold of about epsilon/n cannot add up to epsilon, the first part is
-negligible for a suitable l_0; it is not computed but bounded by Chernoff's inequality.
+Thresholds are counted from the loss of a release in which no record is drawn, in
+powers of two, so that neighbouring queries share them.
 """
 
 import contextlib
@@ -26,6 +27,7 @@ import math
 
 import numpy as np
 
+from keras_gdp.accounting.exact.band import Band
 from keras_gdp.accounting.exact.composition import Composition, Cumulant
 from keras_gdp.accounting.exact.contour import (
     GOOD_ERROR,
@@ -33,7 +35,6 @@ from keras_gdp.accounting.exact.contour import (
     ContourDoesNotConverge,
     Value,
 )
-from keras_gdp.accounting.exact.moments import Array, ComplexArray, expm1, log1p
 from keras_gdp.accounting.exact.privacy_loss import Jump
 from keras_gdp.accounting.exact.saddle import (
     Saddle,
@@ -50,98 +51,6 @@ _BANDS = (2, 1)  # octaves of a band, and if the first is not accurate enough
 _WORTH = 4  # octaves around epsilon/n in which the first threshold is looked for
 _LEFT = (1.0, 0.7, 0.5, 0.35, 0.25)
 _SLACK = 3.0  # in Chernoff's bound: a cut fade may make a cumulant as inaccurate
-_LARGE = 40.0  # log of odds to which 1 adds nothing
-
-
-class Band:
-    """The cumulant of compositions whose largest jump lies in a band.
-
-    Args:
-        body: The composition without the jumps of the band and those beyond.
-        jumps: For each of its phases the jumps of the band, or None.
-    """
-
-    smooth = True
-
-    def __init__(self, body: Composition, jumps: list[Jump | None]) -> None:
-        self._body = body
-        self._phases = [
-            (n, loss, jump) for (loss, n), jump in zip(body.phases, jumps, strict=True)
-        ]
-        self._jumps = [
-            (n, loss, jump) for n, loss, jump in self._phases if jump is not None
-        ]
-        self._log_counts = np.log([n for n, _, _ in self._jumps])
-        self.largest_order = body.largest_order
-
-    def _odds(self, s: float) -> tuple[float, float, Array, Array]:
-        """Log expm1 of the sum of n log1p(odds), and that sum.
-
-        Also, per jump, the derivative of the former in log odds, and the cumulants of
-        the odds in rows.
-        """
-        rows = np.array(
-            [np.subtract(jump.real(s), loss.real(s)) for _, loss, jump in self._jumps]
-        )
-        log_odds = rows[:, 0]
-        kept = np.maximum(log_odds, -_LARGE)  # below it log1p(odds) is odds
-        logs = np.log(np.logaddexp(0.0, kept)) + log_odds - kept + self._log_counts
-        log_sum = float(np.logaddexp.reduce(logs))
-        total = math.exp(min(log_sum, 700.0))
-        if total < 1e-9:
-            value, log_slope = log_sum, -log_sum
-        else:
-            log_slope = -math.log(-math.expm1(-total))
-            value = total - log_slope
-        log_chances = -np.logaddexp(0.0, -log_odds)
-        return value, total, np.exp(self._log_counts + log_chances + log_slope), rows
-
-    def real(self, s: float) -> tuple[float, float, float]:
-        """K, K', K'' at real s."""
-        value, total, weights, rows = self._odds(s)
-        _, first, second = rows.T
-        missed = np.exp(-np.logaddexp(0.0, rows[:, 0]))
-        slope = float(weights @ first)
-        bend = float(weights @ (second + missed * first**2))
-        k0, k1, k2 = self._body.real(s)
-        curvature = k2 + bend - slope * slope * math.exp(-total)
-        return k0 + value, k1 + slope, max(curvature, 1e-300)
-
-    def line(
-        self, c: float, step: float, start: int, count: int
-    ) -> tuple[ComplexArray, Array]:
-        """K on a vertical line, and |exp K| / exp K(c)."""
-        k = np.zeros(count, dtype=np.complex128)
-        total = np.zeros(count, dtype=np.complex128)
-        for n, loss, jump in self._phases:
-            base = loss.line(c, step, start, count)
-            k += n * base
-            if jump is not None:
-                odds = jump.line(c, step, start, count) - base
-                total += n * np.where(
-                    odds.real > _LARGE, odds, log1p(_exp(odds) + 1e-300)
-                )
-        much = np.log(expm1(_capped(total)) + 1e-300)
-        k += np.where(total.real > _LARGE, total, much)
-        return k, np.exp(np.minimum(k.real - self.real(c)[0], 0.0))
-
-    def lasting(self, c: float) -> float:
-        """A jump has no atoms."""
-        return 0.0
-
-    def rounding(self, s: float) -> float:
-        """Rough size of the rounding error of K at real s."""
-        _, _, weights, _ = self._odds(s)
-        errors = [jump.rounding(s) + loss.rounding(s) for _, loss, jump in self._jumps]
-        return self._body.rounding(s) + float(weights @ errors)
-
-
-def _capped(z: ComplexArray) -> ComplexArray:
-    return np.asarray(np.minimum(z.real, _LARGE) + 1j * z.imag)
-
-
-def _exp(z: ComplexArray) -> ComplexArray:
-    return np.asarray(np.exp(_capped(z)))
 
 
 class LargestJump:

@@ -5,8 +5,9 @@ import math
 
 import numpy as np
 
+from keras_gdp.accounting.exact.inverse import closed_form, search
 from keras_gdp.accounting.exact.jumps import Fade, FarOutcomes
-from keras_gdp.accounting.exact.moments import Array, Nodes, QuadratureTooLargeError
+from keras_gdp.accounting.exact.moments import Nodes, QuadratureTooLargeError
 from keras_gdp.accounting.exact.privacy_loss import (
     Loss,
     QuadratureLoss,
@@ -19,6 +20,7 @@ from keras_gdp.accounting.exact.quadrature import (
     panels,
     trapezoid_step,
 )
+from keras_gdp.accounting.exact.waves import Array
 
 __all__ = ["MixtureLoss"]
 
@@ -269,48 +271,14 @@ class MixtureLoss(QuadratureLoss):
         below, above = edges < ends[0], edges >= ends[1]
         inside = ~(below | above)
         target = edges[inside]
-        x = self._closed_form(target)
+        x = closed_form(self, target)
         if x is None:
-            x = self._search(target, low, high)
+            x = search(self, target, low, high)
         x = np.clip(x, low, high)
         miss = np.abs(self.loss(x) - target)
         points = np.where(below, -np.inf, np.inf)
         points[inside] = x
         return points, float(miss.max(initial=0.0))
-
-    def _closed_form(self, target: Array) -> Array | None:
-        """Inverse of the loss of one sampled record under addition and removal."""
-        if self.noise != "gaussian":
-            return None
-        for sign, parts, other in ((1.0, self.p, self.q), (-1.0, self.q, self.p)):
-            if len(other) == 1 and other[0][1] == 0.0 and len(parts) == 2:
-                (_, zero), (w, shift) = parts
-                if zero == 0.0:
-                    # log((exp(y) - 1)/w + 1), also where exp(y) overflows
-                    y = sign * target
-                    odds = np.maximum(np.expm1(np.minimum(y, 600.0)) / w, -1.0 + 1e-16)
-                    large = np.where(y > 600.0, y - math.log(w), 0.0)
-                    log_odds = np.where(y > 600.0, large, np.log1p(odds))
-                    return np.asarray(log_odds / shift + shift / 2.0)
-        return None
-
-    def _search(self, target: Array, low: float, high: float) -> Array:
-        """Inverse of the loss by a table and Newton's iteration."""
-        size = 20001 if target.size > 100 else 2001
-        table = np.linspace(low, high, size)
-        losses = np.maximum.accumulate(self.loss(table))
-        index = np.clip(np.searchsorted(losses, target, "right") - 1, 0, size - 2)
-        left, right = table[index], table[index + 1]
-        x = np.interp(target, losses, table)
-        for _ in range(3):
-            if self.noise == "gaussian":
-                slope = self.slope(x)
-            else:
-                slope = (losses[index + 1] - losses[index]) / (right - left)
-            with np.errstate(divide="ignore", invalid="ignore"):
-                new = x - (self.loss(x) - target) / slope
-            x = np.where(np.isfinite(new), np.clip(new, left, right), x)
-        return np.asarray(x)
 
     def _between(self, points: Array, parts: list[tuple[float, float]]) -> Array:
         mass = normal_mass if self.noise == "gaussian" else laplace_mass

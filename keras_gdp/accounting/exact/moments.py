@@ -15,10 +15,8 @@ binomial series, which costs nothing per s; the others one exponential each.
 import math
 
 import numpy as np
-from numpy.typing import NDArray
 
-Array = NDArray[np.float64]
-ComplexArray = NDArray[np.complex128]
+from keras_gdp.accounting.exact.waves import Array, ComplexArray, log1p, wave_sums
 
 _TERMS = 20
 _SMALL_U = 0.05
@@ -73,7 +71,7 @@ class Measure:
         """
         top, weight = self._tilted(c)
         self._check_edge(c, top)
-        total = _sums(weight, self._loss, step, start, count)
+        total = wave_sums(weight, self._loss, step, start, count)
         return np.asarray(top + np.log(total + 1e-300))
 
     def _check_edge(self, s: float, top: float) -> None:
@@ -174,7 +172,7 @@ class Nodes(Measure):
         peak = float(exponent.max())
         top = peak if peak > 30.0 else 0.0
         self._check_edge(c, peak)
-        total = _sums(np.exp(exponent - top), loss, step, start, count)
+        total = wave_sums(np.exp(exponent - top), loss, step, start, count)
         rest = self._tail_q[split] + t * self._tail_linear[split]
         scale = math.exp(-top)
         excess = scale * (excess - rest) + total
@@ -228,49 +226,3 @@ def _operations(log_q: Array, exponent: Array) -> Array:
     """By how many rounding units the exponential of the sum may be off."""
     # Two operations make log_q of size |log_q|, up to four the exponent.
     return np.asarray(4.0 + 2.0 * np.abs(log_q) + 4.0 * np.abs(exponent))
-
-
-def _sums(
-    weight: Array, loss: Array, step: float, start: int, count: int
-) -> ComplexArray:
-    """Sums of weight exp(i step k L) over the nodes, k = start, start + 1, ...
-
-    For all pairs of a coarse and a fine frequency that is one matrix product, and
-    each of these waves is a product of two, so exponentials are few.
-    """
-    fine = math.isqrt(count - 1) + 1
-    coarse = -(-count // fine)
-    left = _waves(fine * step * loss, coarse)
-    left *= weight * np.exp(1j * (start * step) * loss)
-    right = _waves(step * loss, fine)
-    return np.asarray((left @ right.T).ravel()[:count])
-
-
-def _waves(phase: Array, count: int) -> ComplexArray:
-    """exp(i k phase) in rows k = 0, ..., count - 1."""
-    few = math.isqrt(count - 1) + 1
-    many = -(-count // few)
-    small = np.exp(1j * np.multiply.outer(np.arange(few), phase))
-    large = np.exp(1j * np.multiply.outer(few * np.arange(many), phase))
-    waves = large[:, None, :] * small
-    return np.asarray(waves.reshape(few * many, phase.size)[:count])
-
-
-def log1p(z: ComplexArray) -> ComplexArray:
-    """log(1 + z) accurate for small |z| (NumPy's is not)."""
-    x, y = z.real, z.imag
-    with np.errstate(divide="ignore", invalid="ignore"):
-        modulus = np.where(
-            np.abs(z) < 0.5,
-            0.5 * np.log1p(x * (2.0 + x) + y * y),
-            np.log(np.abs(1.0 + z)),
-        )
-    return modulus + 1j * np.arctan2(y, 1.0 + x)
-
-
-def expm1(z: ComplexArray) -> ComplexArray:
-    """exp(z) - 1 accurate for small |z|."""
-    x, y = z.real, z.imag
-    half = np.sin(y / 2.0)
-    real = np.expm1(x) * np.cos(y) - 2.0 * half * half
-    return np.asarray(real + 1j * np.exp(x) * np.sin(y))

@@ -20,12 +20,8 @@ from abc import ABC, abstractmethod
 
 import numpy as np
 
-from keras_gdp.accounting.exact.moments import (
-    Array,
-    ComplexArray,
-    Measure,
-    QuadratureTooLargeError,
-)
+from keras_gdp.accounting.exact.moments import Measure, QuadratureTooLargeError
+from keras_gdp.accounting.exact.waves import Array, ComplexArray
 
 _KEPT = 256  # values of K at real s
 _MOST_WORK = 1.5e9  # exponentials on one line: beyond, a grid is faster

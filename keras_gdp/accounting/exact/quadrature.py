@@ -15,7 +15,7 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from keras_gdp.accounting.exact.moments import Array
+from keras_gdp.accounting.exact.waves import Array
 
 __all__ = [
     "Integrand",

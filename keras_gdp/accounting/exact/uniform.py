@@ -7,9 +7,10 @@ from numpy.typing import NDArray
 
 from keras_gdp.accounting.exact.jumps import Fade
 from keras_gdp.accounting.exact.mixture import MixtureLoss
-from keras_gdp.accounting.exact.moments import Array, Nodes, QuadratureTooLargeError
+from keras_gdp.accounting.exact.moments import Nodes, QuadratureTooLargeError
 from keras_gdp.accounting.exact.privacy_loss import Loss, QuadratureLoss
 from keras_gdp.accounting.exact.quadrature import alive, divided, panels
+from keras_gdp.accounting.exact.waves import Array
 
 __all__ = ["UniformLoss"]
 
