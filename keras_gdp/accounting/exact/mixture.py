@@ -127,11 +127,15 @@ class MixtureLoss(QuadratureLoss):
         self, x: Array, parts: list[tuple[float, float]]
     ) -> tuple[Array, Array]:
         """Log of the mixture over noise(x), and the mixture's excess over it."""
-        log_ratio, excess = np.full(x.shape, -np.inf), np.zeros(x.shape)
+        if parts == [(1.0, 0.0)]:
+            return np.zeros(x.shape), np.zeros(x.shape)
+        logs, excess = [], np.zeros(x.shape)
         for weight, shift in parts:
             term = self._log_ratio_terms(x, shift)
-            log_ratio = np.logaddexp(log_ratio, math.log(weight) + term)
-            excess += weight * np.expm1(np.minimum(term, 300.0))
+            logs.append(math.log(weight) + term)
+            if shift != 0.0:
+                excess += weight * np.expm1(np.minimum(term, 300.0))
+        log_ratio = functools.reduce(np.logaddexp, logs)
         return log_ratio, excess
 
     def ratio(self, x: Array) -> tuple[Array, Array, Array]:
