@@ -18,8 +18,9 @@ from numpy.typing import ArrayLike, NDArray
 
 from keras_gdp import _validate
 from keras_gdp.accounting.events import Event
-from keras_gdp.accounting.exact.mixture import MixtureLoss, UniformLoss
+from keras_gdp.accounting.exact.mixture import MixtureLoss
 from keras_gdp.accounting.exact.pairs import dominating_pair
+from keras_gdp.accounting.exact.uniform import UniformLoss
 from keras_gdp.errors import UnsupportedEventError
 
 __all__ = [

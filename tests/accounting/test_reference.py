@@ -53,7 +53,7 @@ def check(bounds, enclosure):
     (low, high), (lower_end, upper_end) = bounds, enclosure
     assert low <= high
     assert high >= lower_end, "claims more privacy than there is"
-    assert high <= upper_end * (1 + 1e-7)
+    assert high <= upper_end * (1 + 1e-9)
     assert low <= upper_end
 
 

@@ -7,10 +7,10 @@ from typing import Protocol
 import numpy as np
 
 from keras_gdp.accounting.events import Event
-from keras_gdp.accounting.exact.moments import Array, ComplexArray
 from keras_gdp.accounting.exact.pairs import dominating_pair
 from keras_gdp.accounting.exact.privacy_loss import GaussianLoss, Loss
 from keras_gdp.accounting.exact.release import log_delta_of_one
+from keras_gdp.accounting.exact.waves import Array, ComplexArray
 
 __all__ = ["Composition", "Cumulant", "directions"]
 

@@ -22,17 +22,26 @@ from keras_gdp.accounting.exact.composition import Cumulant
 from keras_gdp.accounting.exact.moments import QuadratureTooLargeError
 from keras_gdp.accounting.exact.saddle import Saddle, log_kappa, saddle_at
 
-__all__ = ["GOOD_ERROR", "Contour", "ContourDoesNotConverge", "refined_contour"]
+__all__ = [
+    "FEW_NODES",
+    "GOOD_ERROR",
+    "MOST_NODES",
+    "Contour",
+    "ContourDoesNotConverge",
+    "refined_contour",
+]
 
 GOOD_ERROR = 5e-10  # relative, of delta: better is not looked for
 _POOR_ERROR = 1e-2
 
 _TOLERANCE = 1e-13
-_LOOKS = (1000, 2000, 4000, 8000, 16000, 32000)  # nodes
-_MAX_NODES, _MANY = _LOOKS[-1], 600
+FEW_NODES, MOST_NODES = 600, 32000  # tried at first, and at last
+_LOOKS = (1000, 2000, 4000, 8000, 16000, MOST_NODES)
+_MANY = 600
 _IMAGES = (1.03, 1.07, 1.15, 1.3, 1.6, 2.0, 2.7, 4.0)
 _ABSCISSAS = (0.97, 0.93, 0.88, 0.8, 0.7, 0.6, 0.5, 0.4, 0.3)
-_DETOUR = 3.0
+_DETOUR, _ASTRAY = 3.0, 25.0  # spacings, in what small jumps need
+_DISAGREE = 1e-6  # |exp K| is largest on the real axis
 _SPARE = 6.0  # logarithm of the accuracy that a smaller abscissa may cost,
 _AMPLIFIED = 3e-11  # and what rounding may become by it
 
@@ -55,18 +64,30 @@ class Contour:
     Args:
         composition: One direction of a composition, or a part of it.
         saddle: Where the line crosses the real axis.
+        log_whole: A rough log of the delta that this is a part of, if it is: smaller
+            parts need not be as accurate.
+        most: How many nodes there may be.
 
     Raises:
-        ContourDoesNotConverge: If the integrand does not decay within 32000 nodes.
+        ContourDoesNotConverge: If the integrand does not decay within so many nodes.
     """
 
-    def __init__(self, composition: Cumulant, saddle: Saddle) -> None:
+    def __init__(
+        self,
+        composition: Cumulant,
+        saddle: Saddle,
+        log_whole: float = -math.inf,
+        most: int = MOST_NODES,
+    ) -> None:
         if not composition.smooth:
             raise ContourDoesNotConverge  # atoms only: the integrand returns for ever
-        self._composition = composition
+        self._composition, self._most = composition, most
         self._mass = min(composition.real(0.0)[0], 0.0)
-        budget = math.log(_TOLERANCE) + saddle.log_delta - 1.0
+        self._spare = max(log_whole - saddle.log_delta, 0.0)
+        budget = math.log(_TOLERANCE) + saddle.log_delta + self._spare - 1.0
         lines = [self._line_at(saddle.c, saddle.epsilon, budget)]
+        if most <= FEW_NODES and lines[0][0] * saddle.c > -_ASTRAY * budget:
+            raise ContourDoesNotConverge
         if lines[0][0] * saddle.c > -_DETOUR * budget:
             # Far jumps rule K just right of the saddle: images die out sooner from a
             # smaller abscissa, which costs only digits that are not needed.
@@ -103,16 +124,21 @@ class Contour:
         c, composition = self.saddle.c, self._composition
         step = 2.0 * math.pi / self._spacing
         guess = 9.0 / math.sqrt(self.saddle.curvature) / step
+        if guess > self._most:
+            raise ContourDoesNotConverge
         start, size = 0, min(max(int(guess), 24), 256)
         taus, values = [], []
-        floor = _TOLERANCE / math.sqrt(self.saddle.curvature) / (c * (c + 1.0))
-        least = 2.0 * composition.lasting(c) / (step * _MAX_NODES)
+        floor = _TOLERANCE * math.exp(self._spare)
+        floor /= math.sqrt(self.saddle.curvature) * c * (c + 1.0)
+        least = 2.0 * composition.lasting(c) / (step * self._most)
         if least > floor:
             raise ContourDoesNotConverge
         while True:
             tau = step * np.arange(start, start + size)
             s = c + 1j * tau
             cumulants, decay = composition.line(c, step, start, size)
+            if cumulants.real.max() > self._k + _DISAGREE:
+                raise ContourDoesNotConverge  # beyond what the quadrature can do
             taus.append(tau)
             values.append(np.exp(cumulants - self._k) / (s * (s + 1.0)))
             # int_tau^inf |..| <= sup of the decay * int 1/|s|^2 <= decay / tau.
@@ -121,14 +147,15 @@ class Contour:
                 break
             if start <= _MANY < start + size:  # before the many: will it ever end?
                 for many in _LOOKS:
-                    _, far = composition.line(c, step, many, 1)
-                    if 2.0 * float(far[0]) / (step * many) <= floor:
-                        break
+                    if many <= self._most:
+                        _, far = composition.line(c, step, many, 1)
+                        if 2.0 * float(far[0]) / (step * many) <= floor:
+                            break
                 else:
                     raise ContourDoesNotConverge
             start += size
             size = max(48, start // 2)
-            if start > _MAX_NODES:
+            if start > self._most:
                 raise ContourDoesNotConverge
         self._step, self._remainder = step, remainder
         self._tau = np.concatenate(taus)
@@ -147,29 +174,36 @@ class Contour:
         total = float(turned.sum().real)
         slope = float(((c + 1j * self._tau) * turned).sum().real)
         scale = self._k - c * epsilon
-        if not total > 0.0:
-            raise ContourDoesNotConverge
-        log_value = scale + math.log(total * self._step / math.pi)
         right = min(
             k - other * epsilon + log_kappa(other) + (c - other) * self._spacing
             for other, k in self._far
         )
-        images = math.exp(min(0.0, self._mass - c * self._spacing - log_value))
-        images += math.exp(min(0.0, right - log_value))
-        error = 2.0 * images  # the further images shrink geometrically
-        error += self._remainder / (total * self._step)
-        rounding = 4e-16 * (8.0 + abs(log_value) + abs(self._k) + abs(c * epsilon))
-        error += (rounding + self._rounding) * float(np.abs(self._terms).sum()) / total
-        return Value(log_value, -slope / total, error)
+        left = self._mass - c * self._spacing
+        unit = self._step / math.pi
+        size = abs(math.log(total * unit)) if total * unit > 0.0 else 0.0
+        rounding = 4e-16 * (8.0 + abs(scale) + size + abs(self._k) + abs(c * epsilon))
+        error = (rounding + self._rounding) * float(np.abs(self._terms).sum())
+        error += self._remainder / self._step
+        for image in (left, right):  # the further ones shrink geometrically
+            error += 2.0 * math.exp(min(image - scale, 700.0)) / unit
+        if not total * unit > 0.0:
+            if self._spare == 0.0:
+                raise ContourDoesNotConverge
+            # A part that the whole does not notice: between 0 and twice the error.
+            return Value(scale + math.log(error * unit), -c, 1.0)
+        log_value = scale + math.log(total * unit)
+        return Value(log_value, -slope / total, error / total)
 
 
-def refined_contour(composition: Cumulant, saddle: Saddle) -> Contour:
+def refined_contour(
+    composition: Cumulant, saddle: Saddle, most: int = MOST_NODES
+) -> Contour:
     """The contour, made again if the rough log delta misled it."""
-    found = Contour(composition, saddle)
+    found = Contour(composition, saddle, most=most)
     value, _, error = found.value(saddle.epsilon)
     misled = abs(value - saddle.log_delta) > 0.5
     if misled and GOOD_ERROR < error < _POOR_ERROR:
-        better = Contour(composition, saddle._replace(log_delta=value))
+        better = Contour(composition, saddle._replace(log_delta=value), most=most)
         if better.value(saddle.epsilon).error < error:
             return better
     return found

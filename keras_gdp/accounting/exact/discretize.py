@@ -15,8 +15,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from keras_gdp.accounting.exact.moments import Array
 from keras_gdp.accounting.exact.privacy_loss import Loss
+from keras_gdp.accounting.exact.waves import Array
 
 __all__ = ["GridLoss", "optimistic", "pessimistic"]
 

@@ -5,25 +5,28 @@ import math
 
 import numpy as np
 
-from keras_gdp.accounting.exact.moments import (
-    Array,
-    Measure,
-    Nodes,
-    QuadratureTooLargeError,
-)
+from keras_gdp.accounting.exact.inverse import closed_form, search
+from keras_gdp.accounting.exact.jumps import Fade, FarOutcomes
+from keras_gdp.accounting.exact.moments import Nodes, QuadratureTooLargeError
 from keras_gdp.accounting.exact.privacy_loss import (
-    Jump,
     Loss,
     QuadratureLoss,
     laplace_mass,
     normal_mass,
 )
+from keras_gdp.accounting.exact.quadrature import (
+    equidistant,
+    looks,
+    panels,
+    trapezoid_step,
+)
+from keras_gdp.accounting.exact.waves import Array
 
-__all__ = ["MixtureLoss", "UniformLoss"]
+__all__ = ["MixtureLoss"]
 
 _LOG_TINY = -90.0
+_STEEP = 0.15  # increase of log L over the width of a fade
 _KEPT = 64  # variants of a loss without its far outcomes
-_PANEL, _PANEL_WEIGHT = np.polynomial.legendre.leggauss(20)
 
 
 class MixtureLoss(QuadratureLoss):
@@ -37,8 +40,8 @@ class MixtureLoss(QuadratureLoss):
         p: Weights and shifts (p_i, a_i) of P, shift 0 included where present.
         q: Weights and shifts (q_j, b_j) of Q.
         noise: `"gaussian"` (standard deviation 1) or `"laplace"` (scale 1).
-        fade: Where outcomes are left out, and over which width: the weight of x is
-            the normal distribution function of (centre - x)/width. None: nowhere.
+        fade: Where outcomes are left out; None: nowhere.
+        least: No outcome below it may be left out.
     """
 
     def __init__(
@@ -46,23 +49,35 @@ class MixtureLoss(QuadratureLoss):
         p: list[tuple[float, float]],
         q: list[tuple[float, float]],
         noise: str = "gaussian",
-        fade: tuple[float, float] | None = None,
+        fade: Fade | None = None,
+        least: float = -math.inf,
     ) -> None:
+        self._least = least
         self.p, self.q, self.noise = p, q, noise
         self.smooth = noise == "gaussian"
         self._a = max(shift for _, shift in p)
         self._b = min(shift for _, shift in q)
-        width = self._a - self._b
+        self.jumps = self.smooth and self._a > 0.0
+        if self._b == 0.0:  # the loss if no record of the group is drawn
+            self.rest = math.log(math.fsum(w for w, shift in p if shift == 0.0) or 1.0)
+        self.width = width = self._a - self._b
         # About 10^6 quadrature nodes, see `_build`.
         self.largest_order = (4e4 / width) ** 2
-        if self._a > 0.0:
+        if self._a > 0.0 and fade is None:
             self.largest_order = (1.2e6 / (self._a * width)) ** (2.0 / 3.0)
         super().__init__()
         self._without: dict[float, MixtureLoss] = {}
         self.fade = fade
         if fade is not None:
-            self.lost = (self._faded(p), self._faded(q))
-            self.far = FarOutcomes(self)
+            lost_p, lost_q = (
+                math.fsum(w * fade.left_out(a) for w, a in parts) for parts in (p, q)
+            )
+            more_p, more_q = (
+                math.fsum(w * fade.left_out_more(a) for w, a in parts)
+                for parts in (p, q)
+            )
+            self.lost, self.lost_more = (lost_p, lost_q), more_p - more_q
+            self.far = FarOutcomes(self, fade)
         if noise == "laplace":
             self.max_loss = float(self.loss(np.array([self._a + 1.0]))[0])
         elif self._a == 0.0:  # Q alone is shifted: far right only its weight at 0
@@ -83,28 +98,22 @@ class MixtureLoss(QuadratureLoss):
             self._without[threshold] = MixtureLoss(self.p, self.q, self.noise, fade)
         return self._without[threshold]
 
-    def fade_at(self, threshold: float) -> tuple[float, float] | None:
+    def fade_at(self, threshold: float) -> Fade | None:
         """The fade around a loss, None if no outcome has it."""
+        if threshold == math.inf:
+            return None
         centre = float(self.locate(np.array([threshold]))[0][0])
-        # Narrow against the decay of the normal density there.
-        return (centre, 0.6 / (max(centre, 0.0) + 2.0)) if centre < math.inf else None
-
-    def _faded(self, parts: list[tuple[float, float]]) -> float:
-        """Mass that the fade leaves out of a mixture."""
-        from scipy.special import ndtr
-
-        centre, width = self.fade or (math.inf, 1.0)
-        scale = math.hypot(1.0, width)
-        return math.fsum(w * float(ndtr((a - centre) / scale)) for w, a in parts)
+        if not -math.inf < centre < math.inf:
+            return None
+        # Narrow against the decay of the normal density there and, as losses may grow
+        # exponentially there and exp(s L) doubly so, against that growth.
+        width = min(0.6 / (max(centre, 0.0) + 2.0), _STEEP / self.width)
+        width = min(width, (centre - self._least) / 14.0)
+        return Fade(centre, width) if width > 1e-9 else None
 
     def log_weight(self, x: Array) -> Array:
         """Log of the share of each outcome that is kept."""
-        if self.fade is None:
-            return np.zeros(x.shape)
-        from scipy.special import log_ndtr
-
-        centre, width = self.fade
-        return np.asarray(log_ndtr((centre - x) / width))
+        return np.zeros(x.shape) if self.fade is None else self.fade.log_kept(x)
 
     # -- the ratio ---------------------------------------------------------------
 
@@ -118,11 +127,15 @@ class MixtureLoss(QuadratureLoss):
         self, x: Array, parts: list[tuple[float, float]]
     ) -> tuple[Array, Array]:
         """Log of the mixture over noise(x), and the mixture's excess over it."""
-        log_ratio, excess = np.full(x.shape, -np.inf), np.zeros(x.shape)
+        if parts == [(1.0, 0.0)]:
+            return np.zeros(x.shape), np.zeros(x.shape)
+        logs, excess = [], np.zeros(x.shape)
         for weight, shift in parts:
             term = self._log_ratio_terms(x, shift)
-            log_ratio = np.logaddexp(log_ratio, math.log(weight) + term)
-            excess += weight * np.expm1(np.minimum(term, 300.0))
+            logs.append(math.log(weight) + term)
+            if shift != 0.0:
+                excess += weight * np.expm1(np.minimum(term, 300.0))
+        log_ratio = functools.reduce(np.logaddexp, logs)
         return log_ratio, excess
 
     def ratio(self, x: Array) -> tuple[Array, Array, Array]:
@@ -151,6 +164,27 @@ class MixtureLoss(QuadratureLoss):
             means.append(shifted / sum(weights))
         return np.asarray(means[0] - means[1])
 
+    def turn(self, x: Array, y: float) -> Array:
+        """The imaginary part of the loss at x + iy for Gaussian noise."""
+        angles = []
+        for parts in (self.p, self.q):
+            logs = [math.log(w) + self._log_ratio_terms(x, a) for w, a in parts]
+            top = functools.reduce(np.maximum, logs)
+            waves = [np.exp(item - top) for item in logs]
+            real = sum(
+                w * math.cos(a * y) for w, (_, a) in zip(waves, parts, strict=True)
+            )
+            imag = sum(
+                w * math.sin(a * y) for w, (_, a) in zip(waves, parts, strict=True)
+            )
+            angles.append(np.arctan2(imag, real))
+        return np.asarray(angles[0] - angles[1])
+
+    def log_size(self, x: Array) -> tuple[Array, Array]:
+        """Log of the weight at x under Q, and the loss there."""
+        log_q, _, loss = self.ratio(x)
+        return log_q + self.log_noise(x) + self.log_weight(x), loss
+
     def log_noise(self, x: Array) -> Array:
         """Log density of the unshifted noise."""
         if self.noise == "gaussian":
@@ -166,59 +200,51 @@ class MixtureLoss(QuadratureLoss):
         """Where Q, or r^t Q, is not negligible."""
         low, high = self._b - 14.0, 14.0 + self.farthest(t)
         if self.fade is not None:
-            high = min(high, self.fade[0] + 12.0 * self.fade[1])
-        x = np.linspace(low, high, int(min(2000.0 + 4.0 * (high - low), 1e6)))
-        log_q, _, loss = self.ratio(x)
-        size = self.log_noise(x) + log_q + np.maximum(0.0, t * loss)
-        size += self.log_weight(x)
+            high = min(high, self.fade.end)
+        x = np.linspace(low, high, int(min(800.0 + 4.0 * (high - low), 1e6)))
+        size, loss = self.log_size(x)
+        size += np.maximum(0.0, t * loss)
         kept = np.flatnonzero(size > _LOG_TINY)
         step = x[1] - x[0]
-        return x[kept[0]] - step, x[kept[-1]] + step
+        low, high = x[kept[0]] - step, x[kept[-1]] + step
+        return low, high if self.fade is None else min(high, self.fade.end)
 
     # -- quadrature --------------------------------------------------------------
 
     def _build(self, t: float, frequency: float) -> Nodes:
-        width = self._a - self._b
         if self.noise == "laplace":
             shifts = sorted({a for _, a in self.p} | {b for _, b in self.q} | {0.0})
-            panels = max(1, math.ceil(width * (t + frequency) / 8.0 / len(shifts)))
-            if panels > 2e4:
+            count = max(1, math.ceil(self.width * (t + frequency) / 8.0 / len(shifts)))
+            if count > 2e4:
                 raise QuadratureTooLargeError
             cuts = np.unique(
                 np.concatenate(
                     [
-                        np.linspace(a, b, panels + 1)
+                        np.linspace(a, b, count + 1)
                         for a, b in zip(shifts, shifts[1:], strict=False)
                     ]
                 )
             )
-            x, log_h = _panels(cuts)
+            x, log_h = panels(cuts)
             ends = np.array([self._b, self._a])  # beyond them the ratio is constant
             x = np.concatenate([x, ends])
             log_h = np.concatenate([log_h, [0.0, 0.0]])
         else:
             low, high = self.support(t)
-            step = self.trapezoid(t, frequency)
+            fades = [] if self.fade is None else [self.fade]
+            narrowest = math.inf if self.fade is None else self.fade.width
+            x = looks(low, high, fades)
+            step = trapezoid_step(self, x, t, frequency, narrowest)
             if (high - low) / step > (3e6 if frequency <= 1.0 else 3e5):
                 raise QuadratureTooLargeError
-            x = _equidistant(low, high + step, step)
+            x = equidistant(low, high + step, step)
+            x = x if self.fade is None else x[x <= self.fade.end]
             log_h = np.full(x.shape, math.log(step))
         log_q, u, loss = self.ratio(x)
         log_q += self.log_noise(x) + self.log_weight(x) + log_h
-        return Nodes(log_q, u, loss, self.lost)
-
-    def trapezoid(self, t: float, frequency: float) -> float:
-        """Step of a trapezoid sum of Gaussian noise that is exact to rounding."""
-        # The integrand is analytic in the strip |Im x| < pi/width (first zero of the
-        # mixtures) and grows there at most like exp(curvature Im^2/2) times the
-        # oscillation's exp(frequency width Im): trapezoid sums converge geometrically.
-        width = self._a - self._b
-        curvature = 1.0 + t * width**2 / 4.0
-        if self.fade is not None:
-            curvature += self.fade[1] ** -2.0
-        strip = min(0.85 * math.pi / width, math.sqrt(100.0 / curvature))
-        rate = 50.0 / strip + curvature * strip / 2.0 + frequency * width
-        return 2.0 * math.pi / rate
+        cut = self.fade is not None and x[-1] > self.fade.end - 2.0 * step
+        edge = (float(log_q[-1]), float(loss[-1])) if cut else None
+        return Nodes(log_q, u, loss, (self.lost[1], self.lost_more), edge=edge)
 
     # -- masses ------------------------------------------------------------------
 
@@ -249,48 +275,14 @@ class MixtureLoss(QuadratureLoss):
         below, above = edges < ends[0], edges >= ends[1]
         inside = ~(below | above)
         target = edges[inside]
-        x = self._closed_form(target)
+        x = closed_form(self, target)
         if x is None:
-            x = self._search(target, low, high)
+            x = search(self, target, low, high)
         x = np.clip(x, low, high)
         miss = np.abs(self.loss(x) - target)
         points = np.where(below, -np.inf, np.inf)
         points[inside] = x
         return points, float(miss.max(initial=0.0))
-
-    def _closed_form(self, target: Array) -> Array | None:
-        """Inverse of the loss of one sampled record under addition and removal."""
-        if self.noise != "gaussian":
-            return None
-        for sign, parts, other in ((1.0, self.p, self.q), (-1.0, self.q, self.p)):
-            if len(other) == 1 and other[0][1] == 0.0 and len(parts) == 2:
-                (_, zero), (w, shift) = parts
-                if zero == 0.0:
-                    # log((exp(y) - 1)/w + 1), also where exp(y) overflows
-                    y = sign * target
-                    odds = np.maximum(np.expm1(np.minimum(y, 600.0)) / w, -1.0 + 1e-16)
-                    large = np.where(y > 600.0, y - math.log(w), 0.0)
-                    log_odds = np.where(y > 600.0, large, np.log1p(odds))
-                    return np.asarray(log_odds / shift + shift / 2.0)
-        return None
-
-    def _search(self, target: Array, low: float, high: float) -> Array:
-        """Inverse of the loss by a table and Newton's iteration."""
-        size = 20001 if target.size > 100 else 2001
-        table = np.linspace(low, high, size)
-        losses = np.maximum.accumulate(self.loss(table))
-        index = np.clip(np.searchsorted(losses, target, "right") - 1, 0, size - 2)
-        left, right = table[index], table[index + 1]
-        x = np.interp(target, losses, table)
-        for _ in range(3):
-            if self.noise == "gaussian":
-                slope = self.slope(x)
-            else:
-                slope = (losses[index + 1] - losses[index]) / (right - left)
-            with np.errstate(divide="ignore", invalid="ignore"):
-                new = x - (self.loss(x) - target) / slope
-            x = np.where(np.isfinite(new), np.clip(new, left, right), x)
-        return np.asarray(x)
 
     def _between(self, points: Array, parts: list[tuple[float, float]]) -> Array:
         mass = normal_mass if self.noise == "gaussian" else laplace_mass
@@ -300,144 +292,3 @@ class MixtureLoss(QuadratureLoss):
         points, miss = self.locate(edges)
         points = np.concatenate([[-np.inf], points, [np.inf]])
         return self._between(points, self.p), self._between(points, self.q), miss
-
-
-class UniformLoss(QuadratureLoss):
-    """Fixed-size sampling under replacement: the symmetric C_p(G_mu).
-
-    Its positive losses are those of (1-p) N(0,1) + p N(mu,1) against N(0,1), its
-    negative ones their mirror image, and the rest is an atom at 0 (Dong, Roth and
-    Su, section 4; Bu et al. section 2.4).
-    """
-
-    def __init__(
-        self, mu: float, p: float, fade: tuple[float, float] | None = None
-    ) -> None:
-        self._mu, self._p, self._fade = mu, p, fade
-        parts = [(1.0 - p, 0.0), (p, mu)]
-        self._pair = MixtureLoss(parts, [(1.0, 0.0)], fade=fade)
-        self.lost = self._pair.lost
-        self.largest_order = self._pair.largest_order
-        self._without: dict[float, UniformLoss] = {}
-        self._start = mu / 2.0
-        self.atom = (1.0 - p) * math.erf(mu / 2.0 / math.sqrt(2.0))
-        super().__init__()
-        if fade is not None:
-            self.far = FarOutcomes(self._pair)
-
-    def without_far(self, threshold: float) -> Loss:
-        if threshold not in self._without:
-            fade = self._pair.fade_at(threshold)
-            if fade is None or fade[0] < self._start + 14.0 * fade[1]:
-                return self  # the fade would reach the atom
-            if len(self._without) >= _KEPT:
-                self._without.clear()
-            self._without[threshold] = UniformLoss(self._mu, self._p, fade)
-        return self._without[threshold]
-
-    def _build(self, t: float, frequency: float) -> Nodes:
-        high = max(self._pair.support(t)[1], self._start + 14.0)
-        width = 2.0 * self._start
-        rate = 1.0 + (frequency + math.sqrt(t)) * width
-        panel = min(4.0 / rate, 1.2, 2.5 / width)
-        if self._fade is not None:
-            panel = min(panel, 2.0 * self._fade[1])
-        count = math.ceil((high - self._start) / panel)
-        if count > 2e4:
-            raise QuadratureTooLargeError
-        x, log_h = _panels(np.linspace(self._start, high, count + 1))
-        _, u, loss = self._pair.ratio(x)
-        log_base = self._pair.log_noise(x) + log_h
-        return Nodes(
-            np.concatenate([log_base + self._pair.log_weight(x), log_base + loss]),
-            np.concatenate([u, -u / (1.0 + u)]),
-            np.concatenate([loss, -loss]),
-            self.lost,
-        )
-
-    def real(self, s: float) -> tuple[float, float, float]:
-        value, mean, second = super().real(s)
-        # The atom at zero carries mass but no cumulant excess.
-        share = 1.0 - self.atom * math.exp(-value)
-        square = share * (second + mean * mean)
-        return value, share * mean, square - (share * mean) ** 2
-
-    def largest(self, tilt: float) -> float:
-        return self._pair.largest(tilt)
-
-    def smallest(self) -> float:
-        return -self._pair.largest(0.0)
-
-    def masses(self, edges: Array) -> tuple[Array, Array, float]:
-        def half(thresholds: Array) -> tuple[Array, Array, float]:
-            points, miss = self._pair.locate(thresholds)
-            points = np.concatenate([[-np.inf], points, [np.inf]])
-            points = np.maximum(points, self._start)
-            pair = self._pair
-            return pair._between(points, pair.p), pair._between(points, pair.q), miss
-
-        p, q, miss = half(edges)
-        mirrored_q, mirrored_p, mirrored_miss = half(-edges[::-1])
-        p, q = p + mirrored_p[::-1], q + mirrored_q[::-1]
-        cell = int(np.searchsorted(edges, 0.0, "left"))
-        p[cell] += self.atom
-        q[cell] += self.atom
-        return p, q, max(miss, mirrored_miss)
-
-
-class FarOutcomes(Jump):
-    """What a fade leaves out of a mixture: the cumulant of a rare far jump.
-
-    Args:
-        pair: The faded mixture of Gaussian noise.
-        end: A fade further out, beyond which outcomes are not counted; None: all are.
-    """
-
-    def __init__(
-        self, pair: MixtureLoss, end: tuple[float, float] | None = None
-    ) -> None:
-        super().__init__()
-        self._pair, self._end = pair, end
-        self._below: dict[float, FarOutcomes] = {}
-
-    def below(self, threshold: float) -> "FarOutcomes":
-        if threshold not in self._below:
-            end = self._pair.fade_at(threshold)
-            self._below[threshold] = FarOutcomes(self._pair, end)
-        return self._below[threshold]
-
-    def _build(self, t: float, frequency: float) -> Measure:
-        from scipy.special import log_ndtr
-
-        pair, step = self._pair, self._pair.trapezoid(t, frequency)
-        centre, width = pair.fade or (math.inf, 1.0)
-        low, high = centre - 13.0 * width, max(centre, pair.farthest(t)) + 14.0
-        if self._end is not None:
-            high = min(high, self._end[0] + 13.0 * self._end[1])
-        if (high - low) / step > 3e5:
-            raise QuadratureTooLargeError
-        x = _equidistant(low, high, step)
-        log_q, _, loss = pair.ratio(x)
-        log_q += pair.log_noise(x) + math.log(step)
-        begun = (x - centre) / width
-        log_far = np.asarray(log_ndtr(begun))
-        if self._end is not None:
-            ended = (x - self._end[0]) / self._end[1]
-            late = ended > 0.0  # there the difference of the complements is exact
-            log_far = np.where(late, log_ndtr(-ended), log_far)
-            less = np.where(late, log_ndtr(-begun), log_ndtr(ended)) - log_far
-            log_far += np.log(-np.expm1(np.minimum(less, -1e-300)))
-        return Measure(log_q + log_far, loss)
-
-
-def _equidistant(low: float, high: float, step: float) -> Array:
-    """Points whose distance is the step itself, not the rounded one of np.arange."""
-    return np.asarray(low + step * np.arange(math.ceil((high - low) / step)))
-
-
-def _panels(cuts: Array) -> tuple[Array, Array]:
-    """Gauss-Legendre nodes and log weights on consecutive panels."""
-    half = np.diff(cuts) / 2.0
-    x = (cuts[:-1] + half)[:, None] + half[:, None] * _PANEL
-    weight = half[:, None] * _PANEL_WEIGHT
-    return x.ravel(), np.log(weight).ravel()

@@ -15,15 +15,15 @@ binomial series, which costs nothing per s; the others one exponential each.
 import math
 
 import numpy as np
-from numpy.typing import NDArray
 
-Array = NDArray[np.float64]
-ComplexArray = NDArray[np.complex128]
+from keras_gdp.accounting.exact.waves import Array, ComplexArray, log1p, wave_sums
 
 _TERMS = 20
 _SMALL_U = 0.05
 _SMALL_TU = 0.5
 _UNIT = 2.0**-53
+_LOW, _HIGH = -0.5, 30.0  # outside K comes from plain sums
+_NEGLIGIBLE = -38.0  # log of the largest weight at a cut over the largest
 
 
 class QuadratureTooLargeError(Exception):
@@ -38,10 +38,15 @@ class Measure:
     Args:
         log_q: Logarithms of the weights under Q.
         loss: log(dP/dQ) at the nodes.
+        edge: Log weight and loss where the measure was cut off: what is there must be
+            negligible for sums over nodes to be accurate.
     """
 
-    def __init__(self, log_q: Array, loss: Array) -> None:
+    def __init__(
+        self, log_q: Array, loss: Array, edge: tuple[float, float] | None = None
+    ) -> None:
         self._log_q, self._loss = log_q, loss
+        self._edge = edge or (-math.inf, 0.0)
 
     @property
     def size(self) -> int:
@@ -59,10 +64,19 @@ class Measure:
         return top, np.exp(exponent - top)
 
     def line(self, c: float, step: float, start: int, count: int) -> ComplexArray:
-        """K at c + i step (start, ..., start + count - 1)."""
+        """K at c + i step (start, ..., start + count - 1).
+
+        Raises:
+            QuadratureTooLargeError: If the cut would show.
+        """
         top, weight = self._tilted(c)
-        total = _sums(weight, self._loss, step, start, count)
+        self._check_edge(c, top)
+        total = wave_sums(weight, self._loss, step, start, count)
         return np.asarray(top + np.log(total + 1e-300))
+
+    def _check_edge(self, s: float, top: float) -> None:
+        if self._edge[0] + (1.0 + s) * self._edge[1] > top + _NEGLIGIBLE:
+            raise QuadratureTooLargeError
 
     def real(self, s: float) -> tuple[float, float, float]:
         """K, K' and K'' at real s."""
@@ -86,8 +100,10 @@ class Nodes(Measure):
         log_q: Logarithms of the weights under Q.
         u: dP/dQ - 1 at the nodes.
         loss: log(dP/dQ) at the nodes.
-        lost: Masses under P and Q that the weights leave out: E_Q[1 + t u] over the
-            nodes is 1 without it.
+        lost: Mass under Q that the weights leave out, and by how much that under P
+            exceeds it: E_Q[1 + t u] over the nodes would be 1 without that.
+        atom: Mass of an atom of loss 0, which is no node.
+        edge: As above.
     """
 
     def __init__(
@@ -96,10 +112,14 @@ class Nodes(Measure):
         u: Array,
         loss: Array,
         lost: tuple[float, float] = (0.0, 0.0),
+        atom: float = 0.0,
+        edge: tuple[float, float] | None = None,
     ) -> None:
-        self._lost_q, self._lost_linear = lost[1], lost[0] - lost[1]
+        self._lost_q, self._lost_linear = lost
+        self._atom = atom
+        self._light = max(lost[0], sum(lost)) > 0.5  # K is far from 0 anyway
         order = np.argsort(np.abs(u))
-        super().__init__(log_q[order], loss[order])
+        super().__init__(log_q[order], loss[order], edge)
         u = u[order]
         self._distance = np.abs(u)
         self._q = np.exp(self._log_q)
@@ -127,88 +147,82 @@ class Nodes(Measure):
             total = total + binomial * self._moments[k - 2, split]
         return np.asarray(total)
 
+    def _real_series(self, t: float, split: int) -> float:
+        """The same at one real t."""
+        binomial, total = t, 0.0
+        for k, moment in enumerate(self._moments[:, split].tolist(), 2):
+            binomial *= (t - (k - 1)) / k
+            total += binomial * moment
+        return total
+
     def line(self, c: float, step: float, start: int, count: int) -> ComplexArray:
         """K at c + i step (start, ..., start + count - 1)."""
+        if self._far(c):
+            k = super().line(c, step, start, count)
+            return k if self._atom == 0.0 else k + np.log1p(self._atom * np.exp(-k))
         t: ComplexArray = np.asarray(
             1.0 + c + 1j * step * np.arange(start, start + count), dtype=np.complex128
         )
         split = self._split(float(np.abs(t[-1])))
         excess = self._series(t, split) - (self._lost_q + t * self._lost_linear)
         if split == self.size:
-            return _log1p(excess)
+            return log1p(excess)
         loss = self._loss[split:]
         exponent = self._log_q[split:] + (1.0 + c) * loss
         peak = float(exponent.max())
         top = peak if peak > 30.0 else 0.0
-        total = _sums(np.exp(exponent - top), loss, step, start, count)
+        self._check_edge(c, peak)
+        total = wave_sums(np.exp(exponent - top), loss, step, start, count)
         rest = self._tail_q[split] + t * self._tail_linear[split]
         scale = math.exp(-top)
         excess = scale * (excess - rest) + total
-        return _log1p(excess) if top == 0.0 else top + np.log(scale + excess)
+        return log1p(excess) if top == 0.0 else top + np.log(scale + excess)
+
+    def _far(self, s: float) -> bool:
+        """Whether K is far below 0, so that plain sums are better."""
+        return self._light or self.real(s)[0] <= _LOW
 
     def real(self, s: float) -> tuple[float, float, float]:
         """K, K' and K'' at real s."""
         t = 1.0 + s
-        exponent = self._log_q + t * self._loss
-        top = max(float(exponent.max()), 0.0)
-        weight = np.exp(exponent - top)
+        top, weight = self._tilted(s)
         mass = float(weight.sum())
         mean = float(weight @ self._loss) / mass
         second = float(weight @ (self._loss * self._loss)) / mass
-        if top > 30.0:
-            return top + math.log(mass), mean, second - mean * mean
+        variance = max(second - mean * mean, 1e-300)
+        value = top + math.log(mass)
+        if self._atom > 0.0:
+            value = float(np.logaddexp(value, math.log(self._atom)))
+        if self._light or not _LOW < value < _HIGH:
+            return value, mean, variance
         split = self._split(t)
-        excess = float(self._series(np.array(t + 0j), split).real)
+        excess = self._real_series(t, split)
         excess -= self._lost_q + t * self._lost_linear
         if split < self.size:
             excess += math.exp(top) * float(weight[split:].sum())
             excess -= self._tail_q[split] + t * self._tail_linear[split]
-        return math.log1p(excess), mean, max(second - mean * mean, 1e-300)
+        return math.log1p(excess), mean, variance
 
     def rounding(self, s: float) -> float:
         """Rough size of the rounding error of K at real s."""
+        if self._far(s):
+            return super().rounding(s)
         t = 1.0 + s
         split = self._split(t)
         value = self.real(s)[0]
+        lost = self._lost_q + t * abs(self._lost_linear)
+        lost *= 16.0 * _UNIT * math.exp(-value)
         if split == self.size:
-            return 4e-15 * abs(value)
+            return lost + 4e-15 * abs(value)
         loss = self._loss[split:]
         log_q = self._log_q[split:]
         size = np.exp(log_q + t * loss - value) * _operations(log_q, t * loss)
         rest = self._q[split:] + t * np.abs(self._linear[split:])
         rest *= math.exp(-value) * _operations(log_q, 0.0 * loss)
-        return _UNIT * float(size.sum() + rest.sum()) + 4e-15 * abs(value)
+        return _UNIT * float(size.sum() + rest.sum()) + lost + 4e-15 * abs(value)
 
 
 def _operations(log_q: Array, exponent: Array) -> Array:
     """By how many rounding units the exponential of the sum may be off."""
     # Two operations make log_q of size |log_q|, up to four the exponent.
     return np.asarray(4.0 + 2.0 * np.abs(log_q) + 4.0 * np.abs(exponent))
-
-
-def _sums(
-    weight: Array, loss: Array, step: float, start: int, count: int
-) -> ComplexArray:
-    """Sums of weight exp(i step k L) over the nodes, k = start, start + 1, ...
-
-    For all pairs of a coarse and a fine frequency that is one matrix product, so
-    exponentials are few.
-    """
-    fine = math.isqrt(count - 1) + 1
-    coarse = -(-count // fine)
-    offsets = step * (start + fine * np.arange(coarse))
-    left = np.exp(1j * np.multiply.outer(offsets, loss)) * weight
-    right = np.exp(1j * step * np.multiply.outer(loss, np.arange(fine)))
-    return np.asarray((left @ right).ravel()[:count])
-
-
-def _log1p(z: ComplexArray) -> ComplexArray:
-    """log(1 + z) accurate for small |z| (NumPy's is not)."""
-    x, y = z.real, z.imag
-    with np.errstate(divide="ignore", invalid="ignore"):
-        modulus = np.where(
-            np.abs(z) < 0.5,
-            0.5 * np.log1p(x * (2.0 + x) + y * y),
-            np.log(np.abs(1.0 + z)),
-        )
-    return modulus + 1j * np.arctan2(y, 1.0 + x)

@@ -14,8 +14,9 @@ from keras_gdp.accounting.events import (
     SampledLaplace,
     UniformSampledGaussian,
 )
-from keras_gdp.accounting.exact.mixture import MixtureLoss, UniformLoss
+from keras_gdp.accounting.exact.mixture import MixtureLoss
 from keras_gdp.accounting.exact.privacy_loss import DiscreteLoss, GaussianLoss, Loss
+from keras_gdp.accounting.exact.uniform import UniformLoss
 from keras_gdp.errors import UnsupportedEventError
 
 __all__ = ["Pair", "dominating_pair"]

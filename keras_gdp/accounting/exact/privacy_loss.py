@@ -20,13 +20,10 @@ from abc import ABC, abstractmethod
 
 import numpy as np
 
-from keras_gdp.accounting.exact.moments import (
-    Array,
-    ComplexArray,
-    Measure,
-    QuadratureTooLargeError,
-)
+from keras_gdp.accounting.exact.moments import Measure, QuadratureTooLargeError
+from keras_gdp.accounting.exact.waves import Array, ComplexArray
 
+_KEPT = 256  # values of K at real s
 _MOST_WORK = 1.5e9  # exponentials on one line: beyond, a grid is faster
 
 
@@ -39,7 +36,10 @@ class Loss(ABC):
     max_loss: float = math.inf  # largest finite value of L
     largest_order: float = math.inf  # up to which s the cumulant can be computed
     lost: tuple[float, float] = (0.0, 0.0)  # masses under P and Q that were left out
+    lost_more: float = 0.0  # the former minus the latter, without cancellation
     far: "Jump | None" = None  # what was left out
+    jumps: bool = False  # whether rare outcomes lose far more than others,
+    rest: float = 0.0  # which lose about this much
 
     @abstractmethod
     def line(self, c: float, step: float, start: int, count: int) -> ComplexArray:
@@ -113,6 +113,7 @@ class Quadrature(ABC):
 
     def __init__(self) -> None:
         self._nodes: dict[tuple[int, int], Measure] = {}
+        self._real: dict[float, tuple[float, float, float]] = {}
 
     @abstractmethod
     def _build(self, t: float, frequency: float) -> Measure:
@@ -134,7 +135,11 @@ class Quadrature(ABC):
 
     def real(self, s: float) -> tuple[float, float, float]:
         """K(s), K'(s), K''(s) for real s > -1."""
-        return self.nodes(1.0 + s, 1.0).real(s)
+        if s not in self._real:
+            if len(self._real) >= _KEPT:
+                self._real.clear()
+            self._real[s] = self.nodes(1.0 + s, 1.0).real(s)
+        return self._real[s]
 
     def rounding(self, s: float) -> float:
         """Rough size of the rounding error of K(s)."""

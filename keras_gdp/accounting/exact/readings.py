@@ -3,10 +3,12 @@
 import contextlib
 import functools
 import math
+from collections.abc import Callable
 from typing import Protocol
 
 from keras_gdp.accounting.exact.composition import Composition
 from keras_gdp.accounting.exact.contour import (
+    FEW_NODES,
     GOOD_ERROR,
     ContourDoesNotConverge,
     Value,
@@ -14,13 +16,12 @@ from keras_gdp.accounting.exact.contour import (
 )
 from keras_gdp.accounting.exact.far_jumps import without_far
 from keras_gdp.accounting.exact.grid import GridSum
+from keras_gdp.accounting.exact.largest_jump import LargestJump
 from keras_gdp.accounting.exact.moments import QuadratureTooLargeError
-from keras_gdp.accounting.exact.one_jump import OneJump, one_jump_log_delta
 from keras_gdp.accounting.exact.saddle import saddle_for_epsilon
 
-__all__ = ["Grids", "Reading", "contour_at"]
+__all__ = ["Grids", "Reading", "contour_at", "jumps_at"]
 
-_LOOKS = 3  # thresholds that may be tried, each from a better delta
 _GRID_ERROR = 1e-8  # of delta: better is not looked for where losses are rounded
 
 
@@ -35,27 +36,68 @@ class Reading(Protocol):
         """
 
 
+class Mirrored:
+    """The opposite direction's delta at minus epsilon, turned into this one's.
+
+    With r = dP/dQ, (1 - x)_+ = 1 - x + (x - 1)_+ gives
+
+        E_P[(1 - exp(epsilon)/r)_+] = 1 - exp(epsilon)
+            + exp(epsilon) E_Q[(1 - exp(-epsilon) r)_+].
+
+    That serves the direction whose losses have an atom as their largest value.
+    Digits are lost where delta is small.
+    """
+
+    def __init__(self, composition: Composition, epsilon: float) -> None:
+        if composition.infinite_mass > 0.0 or composition.reverse.infinite_mass > 0.0:
+            raise ContourDoesNotConverge
+        if epsilon > 30.0:
+            raise ContourDoesNotConverge
+        self._other = LargestJump(composition.reverse, -epsilon)
+
+    def value(self, epsilon: float) -> Value:
+        """Log delta, its slope, and its relative error."""
+        other = self._other.value(-epsilon)
+        scaled = math.exp(epsilon + other.log_value)
+        error = scaled * (other.error + 1e-15) + 4e-16 * math.expm1(epsilon)
+        value = scaled - math.expm1(epsilon)
+        slope = scaled * (1.0 - other.slope) - math.exp(epsilon)
+        if value <= error:  # between 0 and twice the error
+            return Value(math.log(error), -1.0, 1.0)
+        return Value(math.log(value), slope / value, error / value)
+
+
+def jumps_at(composition: Composition, epsilon: float) -> Reading:
+    """Sum over the size of the largest jump, in the direction that has jumps.
+
+    Raises:
+        ContourDoesNotConverge: If neither direction's contours converge.
+    """
+    try:
+        if any(loss.jumps for loss, _ in composition.phases):
+            return LargestJump(composition, epsilon)
+        return Mirrored(composition, epsilon)
+    except QuadratureTooLargeError:
+        raise ContourDoesNotConverge from None
+
+
 def contour_at(composition: Composition, epsilon: float) -> Reading | None:
     """The contour, or sum of contours, with the smallest error; None if none is."""
     best: Reading | None = None
-    saddle = saddle_for_epsilon(composition, epsilon)
-    log_delta, least = -math.inf, math.inf
-    with contextlib.suppress(ContourDoesNotConverge):
-        best = refined_contour(composition, saddle)
-        log_delta, _, least = best.value(epsilon)
-    with contextlib.suppress(ContourDoesNotConverge, QuadratureTooLargeError):
-        if least > 0.1:  # far jumps lead the saddle point astray
-            log_delta = one_jump_log_delta(composition, epsilon)
-        for _ in range(_LOOKS):
-            if least <= GOOD_ERROR:
-                break
-            found = OneJump(composition, log_delta, epsilon)
-            value, _, error = found.value(epsilon)
+    saddle, least = saddle_for_epsilon(composition, epsilon), math.inf
+    attempts: list[Callable[[], Reading]] = [
+        lambda: refined_contour(composition, saddle, FEW_NODES),
+        lambda: jumps_at(composition, epsilon),
+        lambda: refined_contour(composition, saddle),
+    ]
+    for attempt in attempts:
+        with contextlib.suppress(ContourDoesNotConverge):
+            found = attempt()
+            error = found.value(epsilon).error
             if error < least:
                 best, least = found, error
-            if abs(value - log_delta) < 1.0:
-                break
-            log_delta = value
+        if least <= GOOD_ERROR:
+            break
     return best
 
 

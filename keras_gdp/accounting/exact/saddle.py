@@ -22,6 +22,7 @@ __all__ = [
     "saddle_at",
     "saddle_for_delta",
     "saddle_for_epsilon",
+    "saddle_from",
 ]
 
 
@@ -116,6 +117,11 @@ def saddle_at(composition: Cumulant, c: float, near: Saddle) -> Saddle:
     """Another abscissa for the epsilon and log delta of a saddle."""
     point = _at(composition, c)
     return point._replace(epsilon=near.epsilon, log_delta=near.log_delta)
+
+
+def saddle_from(composition: Cumulant, c: float, epsilon: float) -> Saddle:
+    """Another abscissa for an epsilon, with the log of how large the integral gets."""
+    return _at_epsilon(_at(composition, c), epsilon)
 
 
 def chernoff(composition: Cumulant, c: float, epsilon: float) -> float:

@@ -1,0 +1,111 @@
+"""The compositions whose largest jump lies in a band, as one cumulant.
+
+With exp M = E_P[w exp(s L)] over the outcomes of a release below the band and exp J
+over those in it, n_i releases of kind i, it is the logarithm of
+
+    prod (exp M_i + exp J_i)^n_i - prod exp(n_i M_i)
+        = exp(B) expm1(sum_i n_i log1p(exp(J_i - M_i))),   B = sum_i n_i M_i.
+"""
+
+import math
+
+import numpy as np
+
+from keras_gdp.accounting.exact.composition import Composition
+from keras_gdp.accounting.exact.privacy_loss import Jump
+from keras_gdp.accounting.exact.waves import Array, ComplexArray, expm1, log1p
+
+__all__ = ["Band"]
+
+_LARGE = 40.0  # log of odds to which 1 adds nothing
+
+
+class Band:
+    """The cumulant of compositions whose largest jump lies in a band.
+
+    Args:
+        body: The composition without the jumps of the band and those beyond.
+        jumps: For each of its phases the jumps of the band, or None.
+    """
+
+    smooth = True
+
+    def __init__(self, body: Composition, jumps: list[Jump | None]) -> None:
+        self._body = body
+        self._phases = [
+            (n, loss, jump) for (loss, n), jump in zip(body.phases, jumps, strict=True)
+        ]
+        self._jumps = [
+            (n, loss, jump) for n, loss, jump in self._phases if jump is not None
+        ]
+        self._log_counts = np.log([n for n, _, _ in self._jumps])
+        self.largest_order = body.largest_order
+
+    def _odds(self, s: float) -> tuple[float, float, Array, Array]:
+        """Log expm1 of the sum of n log1p(odds), and that sum.
+
+        Also, per jump, the derivative of the former in log odds, and the cumulants of
+        the odds in rows.
+        """
+        rows = np.array(
+            [np.subtract(jump.real(s), loss.real(s)) for _, loss, jump in self._jumps]
+        )
+        log_odds = rows[:, 0]
+        kept = np.maximum(log_odds, -_LARGE)  # below it log1p(odds) is odds
+        logs = np.log(np.logaddexp(0.0, kept)) + log_odds - kept + self._log_counts
+        log_sum = float(np.logaddexp.reduce(logs))
+        total = math.exp(min(log_sum, 700.0))
+        if total < 1e-9:
+            value, log_slope = log_sum, -log_sum
+        else:
+            log_slope = -math.log(-math.expm1(-total))
+            value = total - log_slope
+        log_chances = -np.logaddexp(0.0, -log_odds)
+        return value, total, np.exp(self._log_counts + log_chances + log_slope), rows
+
+    def real(self, s: float) -> tuple[float, float, float]:
+        """K, K', K'' at real s."""
+        value, total, weights, rows = self._odds(s)
+        _, first, second = rows.T
+        missed = np.exp(-np.logaddexp(0.0, rows[:, 0]))
+        slope = float(weights @ first)
+        bend = float(weights @ (second + missed * first**2))
+        k0, k1, k2 = self._body.real(s)
+        curvature = k2 + bend - slope * slope * math.exp(-total)
+        return k0 + value, k1 + slope, max(curvature, 1e-300)
+
+    def line(
+        self, c: float, step: float, start: int, count: int
+    ) -> tuple[ComplexArray, Array]:
+        """K on a vertical line, and |exp K| / exp K(c)."""
+        k = np.zeros(count, dtype=np.complex128)
+        total = np.zeros(count, dtype=np.complex128)
+        for n, loss, jump in self._phases:
+            base = loss.line(c, step, start, count)
+            k += n * base
+            if jump is not None:
+                odds = jump.line(c, step, start, count) - base
+                total += n * np.where(
+                    odds.real > _LARGE, odds, log1p(_exp(odds) + 1e-300)
+                )
+        much = np.log(expm1(_capped(total)) + 1e-300)
+        k += np.where(total.real > _LARGE, total, much)
+        return k, np.exp(np.minimum(k.real - self.real(c)[0], 0.0))
+
+    def lasting(self, c: float) -> float:
+        """A jump has no atoms."""
+        return 0.0
+
+    def rounding(self, s: float) -> float:
+        """Rough size of the rounding error of K at real s."""
+        _, _, weights, _ = self._odds(s)
+        errors = [jump.rounding(s) + loss.rounding(s) for _, loss, jump in self._jumps]
+        return self._body.rounding(s) + float(weights @ errors)
+
+
+def _capped(z: ComplexArray) -> ComplexArray:
+    return np.asarray(np.minimum(z.real, _LARGE) + 1j * z.imag)
+
+
+def _exp(z: ComplexArray) -> ComplexArray:
+    return np.asarray(np.exp(_capped(z)))

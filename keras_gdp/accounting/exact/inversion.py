@@ -1,0 +1,227 @@
+"""Bounds on epsilon of one direction: delta's paths, inverted by Newton's iteration.
+
+The rule is that for delta (see `bounds`). One contour, or sum of contours, serves all
+epsilons at which its own error bound is small; it is renewed where it does not.
+"""
+
+import contextlib
+import math
+from collections.abc import Callable
+
+from keras_gdp.accounting.exact.bounds import (
+    CONTOUR_ERROR,
+    HUGE_CONTOUR_ERROR,
+    MOST_GRID_STEPS,
+    OUT_OF_REACH,
+    Bounds,
+    delta_bounds,
+    tolerated,
+)
+from keras_gdp.accounting.exact.composition import Composition
+from keras_gdp.accounting.exact.contour import (
+    FEW_NODES,
+    GOOD_ERROR,
+    MOST_NODES,
+    ContourDoesNotConverge,
+    refined_contour,
+)
+from keras_gdp.accounting.exact.estimates import rough_epsilon
+from keras_gdp.accounting.exact.readings import Grids, Reading, jumps_at
+from keras_gdp.accounting.exact.release import log_delta_of_one
+from keras_gdp.accounting.exact.saddle import saddle_for_delta, saddle_for_epsilon
+
+__all__ = ["epsilon_bounds"]
+
+_TRIES = 25  # readings that an inversion may take
+_AWAY = 0.01  # in log delta: there a reading may not be as good as another
+_NEAR = 12.0  # in log delta: an error there will not be better at the target
+
+
+def epsilon_bounds(
+    composition: Composition, delta: float, known: Bounds, both: bool
+) -> Bounds:
+    """Bounds on one direction's epsilon; (0, 0) if it is surely below `known`.
+
+    Without `both` the lower bound may be 0.
+    """
+    try:
+        low, high = _epsilon_bounds(composition, delta, known, both)
+    except OUT_OF_REACH:
+        low, high = 0.0, math.inf
+    if composition.infinite_mass < delta:
+        # Beyond the largest loss only the infinite mass is left.
+        high = min(high, composition.max_loss * (1.0 + 1e-15))
+    return min(low, high), high
+
+
+def _epsilon_bounds(
+    composition: Composition, delta: float, known: Bounds, both: bool
+) -> Bounds:
+    infinite = composition.infinite_mass
+    if infinite >= delta:
+        return math.inf, math.inf
+    target = math.log(delta - infinite)
+    nearest = known[0] if both else known[1]
+    if nearest > 0.0:
+        here = delta_bounds(composition, nearest, delta, False)
+        if here[1] <= delta:
+            return 0.0, 0.0
+    if composition.steps == 1:
+        return _invert_closed_form(composition, target)
+    rough = saddle_for_delta(composition, target).epsilon
+
+    def plain(epsilon: float, most: int = FEW_NODES) -> Reading:
+        saddle = saddle_for_epsilon(composition, epsilon)
+        return refined_contour(composition, saddle._replace(log_delta=target), most)
+
+    def by_jumps(epsilon: float) -> Reading:
+        return jumps_at(composition, epsilon)
+
+    found, error = _invert(plain, target, rough, GOOD_ERROR)
+    if error > GOOD_ERROR:
+        with contextlib.suppress(ContourDoesNotConverge):
+            start = rough_epsilon(composition, target)
+            better, other = _invert(by_jumps, target, start, HUGE_CONTOUR_ERROR)
+            if other < error:
+                found, error = better, other
+    if error > tolerated(composition):
+        found, error = _invert(
+            lambda epsilon: plain(epsilon, MOST_NODES),
+            target,
+            rough,
+            HUGE_CONTOUR_ERROR,
+        )
+    if error <= tolerated(composition):
+        return found
+    if composition.steps > MOST_GRID_STEPS:
+        return 0.0, math.inf
+    return _invert_grids(composition, target, max(rough, 0.0), both)
+
+
+def _invert(
+    read: Callable[[float], Reading], target: float, start: float, accepted: float
+) -> tuple[Bounds, float]:
+    """Newton's iteration on readings, renewed if epsilon leaves their range.
+
+    Returns:
+        Bounds on epsilon, and the relative error of delta there.
+    """
+    epsilon, left, right = max(start, 0.0), 0.0, math.inf
+    nothing = (0.0, math.inf), math.inf
+    for _ in range(_TRIES):
+        try:
+            reading, origin = read(epsilon), epsilon
+        except ContourDoesNotConverge:
+            return nothing
+        try:
+            for trial in range(12):
+                value, slope, error = reading.value(epsilon)
+                if error > accepted and trial > 0:
+                    break
+                hopeless = error > 1.0 or abs(target - value) < _NEAR
+                if error > accepted and hopeless:
+                    return nothing
+                if trial == 0 and error < 0.5:
+                    left, right = (
+                        (epsilon, right) if value > target else (left, epsilon)
+                    )
+                move = (target - value) / slope
+                if not abs(move) < 1e12:
+                    return nothing
+                epsilon = _moved(epsilon, move)
+                settled = abs(move) <= 1e-14 * max(epsilon, 1e-3)
+                if settled or error > CONTOUR_ERROR:
+                    break
+            value, slope, error = reading.value(epsilon)
+            away = abs(slope * (epsilon - origin)) > _AWAY
+            good = error <= (GOOD_ERROR if away else accepted)
+            if good and abs(target - value) < 1e-7 + 0.1 * error:
+                margin = (1.01 * error + (target - value) ** 2) / -slope
+                centre = epsilon + (target - value) / slope
+                return (max(0.0, centre - margin), max(0.0, centre + margin)), error
+            if epsilon == 0.0 and error <= accepted and value < target:
+                return (0.0, 0.0), error
+        except ContourDoesNotConverge:
+            pass
+        if not left < epsilon < right:
+            epsilon = 0.5 * (left + right) if right < math.inf else 2.0 * left
+    return nothing
+
+
+def _moved(epsilon: float, move: float) -> float:
+    """Newton's step, in log epsilon where it leads far down: log delta is convex."""
+    if epsilon == 0.0 or move > -0.3 * epsilon:
+        return epsilon + max(move, -epsilon)
+    return epsilon * math.exp(move / epsilon) if move > -20.0 * epsilon else 0.0
+
+
+def _invert_grids(
+    composition: Composition, target: float, start: float, both: bool
+) -> Bounds:
+    """Bounds on epsilon from grids around it."""
+    epsilon, left, right = start, 0.0, composition.max_loss
+    for _ in range(20):
+        grids = Grids(composition, epsilon)
+        value, slope, _ = grids.coarse.value(epsilon)
+        if abs(target - value) < 0.1 or (epsilon == 0.0 and value < target):
+            break
+        left, right = (epsilon, right) if value > target else (left, epsilon)
+        epsilon = epsilon + (target - value) / slope if value > -math.inf else left
+        if not left < epsilon < right:
+            epsilon = 0.5 * (left + right) if right < math.inf else 2.0 * left
+        if right - left <= 1e-6 * right:
+            break
+    grids = Grids(composition, epsilon)
+    low = 0.0
+    if both:
+        low = _root(grids.lower.log_delta, target, epsilon, False)
+    return low, _root(grids.upper.log_delta, target, epsilon, True)
+
+
+def _invert_closed_form(composition: Composition, target: float) -> Bounds:
+    loss = composition.phases[0][0]
+    if hasattr(loss, "mu"):
+        from keras_gdp._gdp import epsilon_from_mu
+
+        value = float(epsilon_from_mu(math.exp(target), loss.mu))
+        return value * (1 - 1e-14), value * (1 + 1e-14)
+
+    def upper(epsilon: float) -> float:
+        value, error = log_delta_of_one(loss, epsilon)
+        return value + error
+
+    def lower(epsilon: float) -> float:
+        value, error = log_delta_of_one(loss, epsilon)
+        return value - error
+
+    top = min(composition.max_loss, max(loss.largest(0.0), 1e-9))
+    return _root(lower, target, top, False), _root(upper, target, top, True)
+
+
+def _root(
+    function: Callable[[float], float], target: float, guess: float, above: bool
+) -> float:
+    """Root of a decreasing function on [0, inf) near a guess, on the stated side."""
+    from scipy.optimize import brentq
+
+    def gap(epsilon: float) -> float:
+        return max(function(epsilon) - target, -1e3)
+
+    width = 1e-7 * guess + 1e-9
+    left, right = max(guess - width, 0.0), guess + width
+    while gap(left) <= 0.0:
+        if left == 0.0:
+            return 0.0
+        width *= 4.0
+        left, right = max(left - width, 0.0), left
+    while gap(right) > 0.0:
+        width *= 4.0
+        left, right = right, right + width
+        if right > 1e6:
+            return math.inf if above else 0.0
+    root = float(brentq(gap, left, right, xtol=1e-17, rtol=1e-15))
+    step = 1e-13 * root + 1e-300
+    while (gap(root) > 0.0) if above else (root > 0.0 and gap(root) < 0.0):
+        root = max(0.0, root + step if above else root - step)
+        step *= 2.0
+    return root

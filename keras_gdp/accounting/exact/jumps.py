@@ -1,0 +1,125 @@
+"""Far outcomes of a sampled release, and the smooth fade that takes them out.
+
+An outcome x of a mixture whose loss increases along the line is no jump with weight
+w(x) = Phi((centre - x)/width), a jump with weight 1 - w(x). The fade is smooth, so that
+both parts have transforms that decay as fast as the loss's own. Beyond 14 widths, where
+w < exp(-98), it is cut off: as exp(s L) may grow doubly exponentially it would come
+back. Where that cut would show, quadratures refuse (see `Measure.line`).
+"""
+
+import math
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from keras_gdp.accounting.exact.moments import Measure, QuadratureTooLargeError
+from keras_gdp.accounting.exact.privacy_loss import Jump, normal_mass
+from keras_gdp.accounting.exact.quadrature import equidistant, looks, trapezoid_step
+from keras_gdp.accounting.exact.waves import Array
+
+if TYPE_CHECKING:
+    from keras_gdp.accounting.exact.mixture import MixtureLoss
+
+__all__ = ["Fade", "FarOutcomes"]
+
+_ENDS = 14.0  # widths after which a fade is over
+
+
+class Fade(NamedTuple):
+    """Where outcomes are left out, and over which width."""
+
+    centre: float
+    width: float
+
+    @property
+    def end(self) -> float:
+        """Beyond it nothing is kept."""
+        return self.centre + _ENDS * self.width
+
+    def log_kept(self, x: Array) -> Array:
+        """Log of the share of each outcome that is kept."""
+        from scipy.special import log_ndtr
+
+        kept = log_ndtr((self.centre - x) / self.width)
+        return np.where(x <= self.end, kept, -np.inf)
+
+    def left_out(self, shift: float) -> float:
+        """Mass that the fade leaves out of a standard normal around `shift`."""
+        from scipy.special import ndtr
+
+        return float(ndtr((shift - self.centre) / math.hypot(1.0, self.width)))
+
+    def left_out_more(self, shift: float) -> float:
+        """By how much that exceeds the mass left out around 0."""
+        ends = np.sort([0.0, shift]) - self.centre
+        mass = normal_mass(ends / math.hypot(1.0, self.width))
+        return math.copysign(float(mass[0]), shift)
+
+
+class FarOutcomes(Jump):
+    """What a fade leaves out of a mixture: the cumulant of a rare far jump.
+
+    Args:
+        pair: The faded mixture of Gaussian noise.
+        begin: The fade.
+        end: A fade further out, beyond which outcomes are not counted; None: all are.
+    """
+
+    def __init__(
+        self, pair: "MixtureLoss", begin: Fade, end: Fade | None = None
+    ) -> None:
+        super().__init__()
+        self._pair, self._begin, self._end = pair, begin, end
+        self._below: dict[float, FarOutcomes] = {}
+        self.width = pair.width
+
+    def below(self, threshold: float) -> "FarOutcomes":
+        if threshold not in self._below:
+            end = self._pair.fade_at(threshold)
+            self._below[threshold] = FarOutcomes(self._pair, self._begin, end)
+        return self._below[threshold]
+
+    def _log_share(self, x: Array) -> Array:
+        """Log of the share of each outcome that counts."""
+        from scipy.special import log_ndtr
+
+        begun = log_ndtr((x - self._begin.centre) / self._begin.width)
+        if self._end is None:
+            return np.asarray(begun)
+        # w_end - w_begin, or the difference of the complements, which may be exact
+        # where the other is not
+        kept = self._end.log_kept(x)
+        late = x > self._end.centre
+        share = np.where(late, kept, begun)
+        ended = log_ndtr((x - self._end.centre) / self._end.width)
+        less = np.where(late, self._begin.log_kept(x), ended)
+        with np.errstate(invalid="ignore"):
+            less = np.where(share > -np.inf, less - share, -np.inf)
+        return np.asarray(share + np.log(-np.expm1(np.minimum(less, -1e-300))))
+
+    def log_size(self, x: Array) -> tuple[Array, Array]:
+        """Log of the weight at x under Q, and the loss there."""
+        log_q, _, loss = self._pair.ratio(x)
+        return log_q + self._pair.log_noise(x) + self._log_share(x), loss
+
+    def turn(self, x: Array, y: float) -> Array:
+        """The imaginary part of the loss at x + iy."""
+        return self._pair.turn(x, y)
+
+    def _build(self, t: float, frequency: float) -> Measure:
+        fades = [self._begin] if self._end is None else [self._begin, self._end]
+        centre, width = self._begin
+        low = centre - _ENDS * width
+        high = max(centre, self._pair.farthest(t)) + 14.0
+        if self._end is not None:
+            high = min(high, self._end.end)
+        narrowest = min(fade.width for fade in fades)
+        x = looks(low, high, [(fade.centre, fade.width) for fade in fades])
+        step = trapezoid_step(self, x, t, frequency, narrowest)
+        if (high - low) / step > 3e5:
+            raise QuadratureTooLargeError
+        x = equidistant(low, high, step)
+        log_size, loss = self.log_size(x)
+        log_size += math.log(step)
+        cut = self._end is not None and high == self._end.end
+        return Measure(log_size, loss, (log_size[-1], loss[-1]) if cut else None)

@@ -1,0 +1,57 @@
+"""Sums of waves at equidistant frequencies, and complex functions near zero."""
+
+import math
+
+import numpy as np
+from numpy.typing import NDArray
+
+__all__ = ["Array", "ComplexArray", "expm1", "log1p", "wave_sums"]
+
+Array = NDArray[np.float64]
+ComplexArray = NDArray[np.complex128]
+
+
+def wave_sums(
+    weight: Array, loss: Array, step: float, start: int, count: int
+) -> ComplexArray:
+    """Sums of weight exp(i step k L) over the nodes, k = start, start + 1, ...
+
+    For all pairs of a coarse and a fine frequency that is one matrix product, and
+    each of these waves is a product of two, so exponentials are few.
+    """
+    fine = math.isqrt(count - 1) + 1
+    coarse = -(-count // fine)
+    left = _waves(fine * step * loss, coarse)
+    left *= weight * np.exp(1j * (start * step) * loss)
+    right = _waves(step * loss, fine)
+    return np.asarray((left @ right.T).ravel()[:count])
+
+
+def _waves(phase: Array, count: int) -> ComplexArray:
+    """exp(i k phase) in rows k = 0, ..., count - 1."""
+    few = math.isqrt(count - 1) + 1
+    many = -(-count // few)
+    small = np.exp(1j * np.multiply.outer(np.arange(few), phase))
+    large = np.exp(1j * np.multiply.outer(few * np.arange(many), phase))
+    waves = large[:, None, :] * small
+    return np.asarray(waves.reshape(few * many, phase.size)[:count])
+
+
+def log1p(z: ComplexArray) -> ComplexArray:
+    """log(1 + z) accurate for small |z| (NumPy's is not)."""
+    x, y = z.real, z.imag
+    with np.errstate(divide="ignore", invalid="ignore"):
+        modulus = np.where(
+            np.abs(z) < 0.5,
+            0.5 * np.log1p(x * (2.0 + x) + y * y),
+            np.log(np.abs(1.0 + z)),
+        )
+    return modulus + 1j * np.arctan2(y, 1.0 + x)
+
+
+def expm1(z: ComplexArray) -> ComplexArray:
+    """exp(z) - 1 accurate for small |z|."""
+    x, y = z.real, z.imag
+    half = np.sin(y / 2.0)
+    real = np.expm1(x) * np.cos(y) - 2.0 * half * half
+    return np.asarray(real + 1j * np.exp(x) * np.sin(y))

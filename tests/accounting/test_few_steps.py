@@ -1,0 +1,163 @@
+"""Few releases with little sampling: nearly atoms, with rare jumps."""
+
+import math
+
+import mpmath
+import pytest
+
+from keras_gdp.accounting import (
+    Composed,
+    ExactAccountant,
+    Gaussian,
+    Laplace,
+    RandomizedResponse,
+    SampledGaussian,
+    SelfComposed,
+    UniformSampledGaussian,
+)
+from keras_gdp.accounting.exact.contour import ContourDoesNotConverge
+from keras_gdp.accounting.exact.readings import Grids, jumps_at
+
+
+def exact(event, count, relation="add_remove"):
+    return ExactAccountant(relation).compose(event, count)
+
+
+def check(bounds, truth):
+    low, high = bounds
+    assert low <= truth <= high
+    assert high - low <= 1e-9 * high
+
+
+def two_releases(p, sigma, epsilon):
+    """The average over the first release of the second's closed form, 30 digits."""
+    with mpmath.workdps(30):
+        p, shift, epsilon = mpmath.mpf(p), 1 / mpmath.mpf(sigma), mpmath.mpf(epsilon)
+
+        def second(rest):
+            ratio = mpmath.expm1(rest) / p
+            if ratio <= -1:
+                return -mpmath.expm1(rest)
+            x = mpmath.log1p(ratio) / shift + shift / 2
+            return p * (mpmath.ncdf(shift - x) - (1 + ratio) * mpmath.ncdf(-x))
+
+        def integrand(x):
+            loss = mpmath.log1p(p * mpmath.expm1(shift * x - shift**2 / 2))
+            density = (1 - p) * mpmath.npdf(x) + p * mpmath.npdf(x - shift)
+            return density * second(epsilon - loss)
+
+        # where the second release's outcomes without a record begin to matter
+        kink = mpmath.log1p((mpmath.exp(epsilon) / (1 - p) - 1) / p) / shift + shift / 2
+        cuts = [mpmath.mpf(i) for i in range(-13, 14 + math.ceil(2 / sigma))]
+        return float(mpmath.quad(integrand, sorted([*cuts, kink])))
+
+
+@pytest.mark.parametrize(
+    ("p", "sigma", "epsilon"), [(0.01, 1.0, 0.1), (1e-4, 0.4, 0.1), (0.05, 0.5, 8.0)]
+)
+def test_two_releases_agree_with_quadrature(p, sigma, epsilon):
+    truth = two_releases(p, sigma, epsilon)
+    run = exact(SampledGaussian(sigma, p), 2)
+    check(run.delta_bounds(epsilon), truth)
+    check(run.epsilon_bounds(truth), epsilon)
+
+
+@pytest.mark.parametrize(
+    ("p", "sigma", "steps", "epsilon", "truth"),
+    [
+        (0.01, 1.0, 2, 2.0, 3.471707782102803001e-12),
+        (0.001, 0.6, 2, 0.5, 7.3105861035253997558e-7),
+        (0.1, 2.0, 2, 0.5, 3.9851569809503069464e-6),
+        (0.0001, 2.0, 2, 0.0002, 1.1757238389807002829e-6),
+        (0.05, 1.5, 3, 0.2, 6.574080093301486e-4),  # 14 digits
+    ],
+)
+def test_poisson_sampling(p, sigma, steps, epsilon, truth):
+    # The constants are the quadrature above, and for three releases one over the plane.
+    check(exact(SampledGaussian(sigma, p), steps).delta_bounds(epsilon), truth)
+
+
+@pytest.mark.parametrize(
+    ("event", "epsilon", "truth"),
+    [
+        (SampledGaussian(1.0, 0.01), 0.1, 2.1721859547472785226e-4),
+        (SampledGaussian(0.5, 0.001), 1.0, 2.4810149689774371706e-6),
+        (SampledGaussian(2.0, 0.0001), 0.0002, 5.5872084569501175322e-6),
+        (UniformSampledGaussian(2.0, 100, 10000), 0.1, 1.575808161907711889e-4),
+        (UniformSampledGaussian(1.0, 10, 10000), 1.0, 2.4747009964268263302e-6),
+        (UniformSampledGaussian(1.6, 1000, 10000), 0.5, 0.014564464909279500681),
+        (UniformSampledGaussian(4.0, 1, 10000), 0.0001, 6.2877371028359313286e-6),
+    ],
+)
+def test_two_replacements(event, epsilon, truth):
+    # The constants are quadratures like the above, with that kind's losses.
+    check(exact(event, 2, "replace_one").delta_bounds(epsilon), truth)
+
+
+@pytest.mark.parametrize(
+    ("p", "sigma", "epsilon", "truth"),
+    [
+        (0.1, 0.4, 0.1, 0.0651710433769517415),
+        (0.01, 1.0, 0.005, 0.00303540701295564004),
+        (0.05, 0.7, 0.06, 0.00811088158111265789),
+    ],
+)
+def test_losses_with_an_atom_on_top(p, sigma, epsilon, truth):
+    # Constants as above, by the identity between delta and the other direction's.
+    _, reverse = exact(SampledGaussian(sigma, p), 2)._directions()
+    value, slope, error = jumps_at(reverse, epsilon).value(epsilon)
+    assert error < 1e-11
+    assert math.exp(value) == pytest.approx(truth, rel=error)
+    step = 1e-6 * epsilon
+    above = jumps_at(reverse, epsilon + step).value(epsilon + step).log_value
+    assert slope == pytest.approx((above - value) / step, rel=1e-3)
+
+
+MIXED = [
+    ("add_remove", [(SampledGaussian(0.4, 1e-3), 5), (SampledGaussian(0.8, 0.01), 5)]),
+    ("add_remove", [(SampledGaussian(0.5, 1e-3), 10), (Gaussian(50.0), 1)]),
+    ("add_remove", [(SampledGaussian(0.5, 1e-3), 10), (Laplace(10.0), 1)]),
+    ("add_remove", [(SampledGaussian(4.0, 1e-3), 100)]),
+    ("replace_one", [(SampledGaussian(0.6, 1e-3), 10)]),
+    ("replace_one", [(UniformSampledGaussian(1.2, 1, 100), 30)]),
+    (
+        "replace_one",
+        [(SampledGaussian(0.5, 1e-3), 5), (UniformSampledGaussian(1.0, 1, 1000), 5)],
+    ),
+]
+
+
+@pytest.mark.parametrize(("relation", "phases"), MIXED)
+def test_bounds_lie_within_those_of_the_grid(relation, phases):
+    run = exact(Composed([SelfComposed(*phase) for phase in phases]), 1, relation)
+    epsilon = run.epsilon(1e-6)
+    low, high = run.delta_bounds(epsilon)
+    assert high - low <= 1e-9 * high
+    assert high == pytest.approx(1e-6, rel=1e-8)
+    grids = Grids(run._directions()[0], epsilon)
+    assert grids.lower.log_delta(epsilon) <= math.log(low)
+    assert math.log(high) <= grids.upper.log_delta(epsilon) + 1e-12
+    assert math.log(high) >= grids.upper.log_delta(epsilon) - 0.02
+
+
+@pytest.mark.parametrize("steps", [2, 7, 40])
+@pytest.mark.parametrize("sigma", [0.4, 0.9, 3.0, 10.0])
+@pytest.mark.parametrize("p", [1e-4, 5e-3, 0.1])
+def test_bounds_are_tight(p, sigma, steps):
+    for event, relation in (
+        (SampledGaussian(sigma, p), "add_remove"),
+        (SampledGaussian(sigma, p), "replace_one"),
+        (UniformSampledGaussian(2.0 * sigma, round(1e4 * p), 10**4), "replace_one"),
+    ):
+        run = exact(event, steps, relation)
+        low, high = run.epsilon_bounds(1e-6)
+        assert high - low <= 1e-9 * high
+        if high > 0.0:
+            assert run.delta(high) == pytest.approx(1e-6, rel=1e-8)
+
+
+def test_atoms_alone_have_no_contour():
+    for event in (Laplace(3.0), RandomizedResponse(0.3, 4)):
+        composition = exact(event, 4)._directions()[0]
+        with pytest.raises(ContourDoesNotConverge):
+            jumps_at(composition, 0.3)
