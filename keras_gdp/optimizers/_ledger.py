@@ -101,8 +101,11 @@ class PrivacyLedger:
         """
         table = tf.convert_to_tensor(self.variable)
         kind, _, batch_size, num_examples, _ = tf.unstack(self._current[0])
-        row, known = self._position(table)
-        steps = tf.where(known, table[tf.minimum(row, _ROWS - 1), -1], 0.0)
+        row, _ = self._position(table)
+        chosen = tf.equal(tf.range(_ROWS), row)
+        # Not by index: XLA would compile the step anew for every table. A new row
+        # holds zeros.
+        steps = tf.reduce_sum(tf.where(chosen, table[:, -1], 0.0))
         shuffled = tf.equal(kind, _SHUFFLE)
         per_pass = tf.where(
             shuffled, tf.math.ceil(num_examples / tf.maximum(batch_size, 1.0)), 1.0
@@ -110,8 +113,7 @@ class PrivacyLedger:
         whole = tf.math.ceil(steps / per_pass) * per_pass
         steps = tf.where(tf.equal(steps, self._left[0]), steps, whole) + 1.0
         entry = tf.concat([self._current[0], [steps]], axis=0)
-        chosen = tf.equal(tf.range(_ROWS), row)[:, None]
-        self.variable.assign(tf.where(chosen, entry[None, :], table))
+        self.variable.assign(tf.where(chosen[:, None], entry[None, :], table))
         self._left[0].assign(tf.where(shuffled, steps, self._left[0]))
         self._taken[0].assign_add(1)
 

@@ -127,17 +127,57 @@ def model_objective(model, loss_scale=1.0, compute_loss=_keras.compute_loss):
                 )
         in_call = outputs.values_of(recorded, num_rows(rows))
 
-        def row_loss(*row):
+        def row_loss(x, y, y_pred, sample_weight):
             with _keras.record_metric_updates(model) as recorded_here:
-                loss = loss_of(*row)
+                loss = loss_of(x, y, y_pred, sample_weight)
             return loss, outputs.values_of(recorded_here, begin=len(recorded))
 
-        values, in_loss = _keras.map_rows(row_loss, (x, y, y_pred, sample_weight))
+        values, in_loss = _row_losses(row_loss, x, y, y_pred, sample_weight)
         return values, outputs.flatten(y_pred, [*in_call, *in_loss])
 
     variables = [variable.value for variable in model.trainable_variables]
     batched = BatchedLoss(losses, _keras.children_of)
     return Objective(example_loss, variables, loss_scale, model, batched), outputs
+
+
+def _row_losses(row_loss, x, y, y_pred, sample_weight):
+    """Returns the losses of all rows, and what else `row_loss` returns, stacked.
+
+    Each row's loss is differentiated where it is computed, by the row's predictions. A
+    backward pass through all of them at once would have XLA compile every step anew.
+    """
+    leaves = [leaf for leaf in keras.tree.flatten(y_pred) if leaf.dtype.is_floating]
+
+    def loss_and_gradients(x, y, y_pred, sample_weight):
+        here = [leaf for leaf in keras.tree.flatten(y_pred) if leaf.dtype.is_floating]
+        with tf.GradientTape(watch_accessed_variables=False) as tape:
+            tape.watch(here)
+            loss, others = row_loss(x, y, y_pred, sample_weight)
+        gradients = tape.gradient(
+            loss, here, unconnected_gradients=tf.UnconnectedGradients.ZERO
+        )
+        return loss, others, [gradient[0] for gradient in gradients]
+
+    @tf.custom_gradient
+    def losses_of(*leaves):
+        losses, others, gradients = _keras.map_rows(
+            loss_and_gradients, (x, y, y_pred, sample_weight)
+        )
+
+        def backward(upstream, *_):
+            return [
+                gradient * _along(tf.cast(upstream, gradient.dtype), gradient)
+                for gradient in gradients
+            ]
+
+        return (losses, *others), backward
+
+    losses, *others = losses_of(*leaves)
+    return losses, others
+
+
+def _along(factors, tensor):
+    return tf.reshape(factors, [-1] + [1] * (tensor.shape.rank - 1))
 
 
 def present_rows(sample_weight, rows):
