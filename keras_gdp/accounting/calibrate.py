@@ -170,9 +170,8 @@ def _safe_root(
 ) -> float:
     """Root y of log spent(y) = log epsilon in y = log x, on the side <= epsilon.
 
-    The bracket grows from `start` by itself.
+    Looked for from `start`; NaN if there is none.
     """
-    from scipy.optimize import brentq
 
     def gap(y: float) -> float:
         value = spent(y)
@@ -180,21 +179,47 @@ def _safe_root(
         return math.log(ratio) if ratio < math.inf else 700.0
 
     sign = 1.0 if rising else -1.0
+    root = _secant(gap, start, sign)
+    if root is None:
+        root = _bracketed(gap, start, sign)
+    step = 2e-12
+    while not math.isnan(root) and spent(root) > epsilon:
+        root -= sign * step
+        step *= 4.0
+    return root
+
+
+def _secant(gap: Callable[[float], float], start: float, sign: float) -> float | None:
+    """Root near `start` in few evaluations; `None` where the function is not smooth."""
+    y, value = start, gap(start)
+    other = y - sign * math.copysign(min(max(0.4 * abs(value), 1e-6), 0.2), value)
+    for _ in range(12):
+        other_value = gap(other)
+        slope = (other_value - value) / (other - y)
+        if not (0.1 < sign * slope < 100.0 and abs(other_value) < 20.0):
+            return None
+        y, value, other = other, other_value, other - other_value / slope
+        if abs(other - y) <= 1e-11:
+            return other
+        if abs(other - y) > 1.0:
+            return None
+    return None
+
+
+def _bracketed(gap: Callable[[float], float], start: float, sign: float) -> float:
+    """Root in a bracket that grows from `start`; NaN if there is none."""
+    from scipy.optimize import brentq
+
     y, value, width = start, gap(start), 0.08
     while True:
-        other = y - sign * width if value > 0 else y + sign * width
+        other = y - sign * math.copysign(width, value)
         if abs(other) > 60.0:
             return math.nan
         other_value = gap(other)
         if (other_value > 0) != (value > 0):
             break
         y, value, width = other, other_value, width * 1.7
-    root = float(brentq(gap, min(y, other), max(y, other), xtol=1e-11, rtol=1e-12))
-    step = 2e-12
-    while spent(root) > epsilon:
-        root -= sign * step
-        step *= 4.0
-    return root
+    return float(brentq(gap, min(y, other), max(y, other), xtol=1e-11, rtol=1e-12))
 
 
 def noise_multiplier_for(
