@@ -179,7 +179,7 @@ def _safe_root(
         return math.log(ratio) if ratio < math.inf else 700.0
 
     sign = 1.0 if rising else -1.0
-    root = _secant(gap, start, sign)
+    root = _interpolated(gap, start, sign)
     if root is None:
         root = _bracketed(gap, start, sign)
     step = 2e-12
@@ -189,21 +189,36 @@ def _safe_root(
     return root
 
 
-def _secant(gap: Callable[[float], float], start: float, sign: float) -> float | None:
-    """Root near `start` in few evaluations; `None` where the function is not smooth."""
-    y, value = start, gap(start)
-    other = y - sign * math.copysign(min(max(0.4 * abs(value), 1e-6), 0.2), value)
+def _interpolated(
+    gap: Callable[[float], float], start: float, sign: float
+) -> float | None:
+    """Root near `start` by inverse interpolation; `None` where that does not serve."""
+    ys, values = [start], [gap(start)]
+    ys.append(start - sign * math.copysign(min(0.4 * abs(values[0]), 0.4), values[0]))
     for _ in range(12):
-        other_value = gap(other)
-        slope = (other_value - value) / (other - y)
-        if not (0.1 < sign * slope < 100.0 and abs(other_value) < 20.0):
+        if ys[-1] == ys[-2]:
+            return ys[-1]
+        values.append(gap(ys[-1]))
+        slope = sign * (values[-1] - values[-2]) / (ys[-1] - ys[-2])
+        if not (0.1 < slope < 100.0 and abs(values[-1]) < 20.0):
             return None
-        y, value, other = other, other_value, other - other_value / slope
-        if abs(other - y) <= 1e-11:
-            return other
-        if abs(other - y) > 1.0:
+        ys.append(_inverse_at_zero(ys[-3:], values[-3:]))
+        step, last = abs(ys[-1] - ys[-2]), abs(ys[-2] - ys[-3])
+        if step * last <= 1e-13:  # what the next step would be like
+            return ys[-1]
+        if step > 1.0:
             return None
     return None
+
+
+def _inverse_at_zero(ys: list[float], values: list[float]) -> float:
+    """Value at 0 of the polynomial in `values` that gives `ys`."""
+    total = 0.0
+    for i, y in enumerate(ys):
+        for j, value in enumerate(values):
+            y *= value / (value - values[i]) if j != i else 1.0
+        total += y
+    return total
 
 
 def _bracketed(gap: Callable[[float], float], start: float, sign: float) -> float:
