@@ -1,6 +1,5 @@
 """Which engine computes the clipped sum, and why."""
 
-import logging
 import warnings
 
 import tensorflow as tf
@@ -16,6 +15,7 @@ from keras_gdp.clipping.engines import (
 )
 from keras_gdp.clipping.isolation import isolation_problem
 from keras_gdp.clipping.objective import leaves_of, with_leaves
+from keras_gdp.clipping.vectorize import quiet
 from keras_gdp.errors import UnsupportedLayerError
 
 __all__ = ["ENGINES", "choose_engine"]
@@ -135,19 +135,15 @@ def _vectorization_problem(strategy, objective, row_specs):
         packed = with_leaves(rows, tensors)
         return engine.clip_rows(objective, packed, tf.ones([3], tf.bool)).gradients
 
-    logger = logging.getLogger("tensorflow")
-    level = logger.level
-    logger.setLevel(logging.CRITICAL)
     try:
-        traced = probe.get_concrete_function(*leaves)
-        seeds = [v for v in traced.graph.variables if "seed_generator" in v.name]
-        states = [seed.numpy() for seed in seeds]
-        traced(*leaves)
-        for seed, state in zip(seeds, states, strict=True):
-            seed.assign(state)
+        with quiet():
+            traced = probe.get_concrete_function(*leaves)
+            seeds = [v for v in traced.graph.variables if "seed_generator" in v.name]
+            states = [seed.numpy() for seed in seeds]
+            traced(*leaves)
+            for seed, state in zip(seeds, states, strict=True):
+                seed.assign(state)
     except Exception as error:  # Any failure at all means that it cannot.
         text = " ".join(str(error).split()).split(" defined at")[0]
         return f"{type(error).__name__}: {text[:160]}"
-    finally:
-        logger.setLevel(level)
     return ""

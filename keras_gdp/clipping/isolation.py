@@ -190,7 +190,8 @@ def _finite(*tensors):
 
 
 def _close(one, other, tolerance, scale=None):
-    one, other = np.asarray(one, "float64"), np.asarray(other, "float64")
+    kind = "complex128" if np.iscomplexobj(one) else "float64"
+    one, other = np.asarray(one, kind), np.asarray(other, kind)
     if one.shape != other.shape:
         return False
     if not one.size:

@@ -17,7 +17,7 @@ from keras_gdp.clipping.rules import Rule, find_rule
 from keras_gdp.clipping.rules.fallback import fallback_for
 from keras_gdp.errors import UnsupportedLayerError
 
-__all__ = ["Recording", "Unit", "plan_units"]
+__all__ = ["Recording", "Unit", "plan_units", "refuse_outside"]
 
 
 @dataclass(frozen=True)
@@ -159,7 +159,8 @@ class Recording:
         gradients = self.tape.gradient(
             total, [*(tensor for tensor, _ in self._taps), *variables]
         )
-        self._check_outside(gradients[len(self._taps) :])
+        outside = zip(variables, gradients[len(self._taps) :], strict=True)
+        self.check_outside([v for v, gradient in outside if gradient is not None])
         found = [[] for _ in self._objective.variables]
         for (_, contributions), gradient in zip(self._taps, gradients, strict=False):
             if gradient is None:
@@ -202,15 +203,28 @@ class Recording:
         gradients = [tf.convert_to_tensor(gradient) for gradient in gradients]
         return [g / tf.cast(scale, g.dtype) for g in gradients]
 
-    def _check_outside(self, gradients):
-        for variable, gradient in zip(
-            self._objective.variables, gradients, strict=False
-        ):
-            if gradient is not None:
-                raise UnsupportedLayerError(
-                    f"variable {variable.name!r} is used outside of the call of the "
-                    "layer that owns it"
-                )
+    def check_outside(self, used):
+        """Raises if a variable that is trained is among those used."""
+        refuse_outside(used, self._objective.variables)
+
+
+def refuse_outside(used, variables):
+    """Raises if one of the variables was used where no layer rule sees it.
+
+    Args:
+        used: List of `tf.Variable`s, or `None`.
+        variables: The variables that are trained.
+
+    Raises:
+        UnsupportedLayerError: If so.
+    """
+    trained = {id(variable) for variable in variables}
+    for variable in used or []:
+        if id(variable) in trained:
+            raise UnsupportedLayerError(
+                f"variable {variable.name!r} is used outside of the call of the "
+                "layer that owns it"
+            )
 
 
 @contextlib.contextmanager

@@ -10,15 +10,28 @@ length 1 that both factors share are therefore left out of the product.
 """
 
 import contextlib
+import logging
 
 import tensorflow as tf
 
-__all__ = ["vectorized_map"]
+__all__ = ["quiet", "vectorized_map"]
 
 
 def vectorized_map(function, elements):
     """Maps a function over the leading axis of nested tensors, all at once."""
     return tf.vectorized_map(function, elements)
+
+
+@contextlib.contextmanager
+def quiet():
+    """Keeps TensorFlow from logging what it cannot vectorise."""
+    logger = logging.getLogger("tensorflow")
+    level = logger.level
+    logger.setLevel(logging.CRITICAL)
+    try:
+        yield
+    finally:
+        logger.setLevel(level)
 
 
 def _squeezed_matmul(x, y, **adjoint):

@@ -8,6 +8,7 @@ import tensorflow as tf
 from keras_gdp.clipping import BookkeepingEngine, Flat, LoopEngine
 from keras_gdp.clipping.contributions import lookup
 from keras_gdp.clipping.recording import plan_units
+from keras_gdp.errors import UnsupportedLayerError
 from keras_gdp.training.objective import model_objective
 
 L = keras.layers
@@ -195,6 +196,24 @@ def test_masked_sequences(cls, options, seeded):
         [[1, 2, 3, 0, 0, 0], [0, 0, 4, 0, 1, 1], [1, 1, 1, 1, 1, 1]], "int32"
     )
     compare(model, tokens, np.ones((3, 1), "float32"))
+
+
+def recurrent_with_weights_in_the_activation(trainable):
+    activation = L.PReLU(trainable=trainable, alpha_initializer="ones")
+    activation.build((None, 3))
+    layers = [keras.Input((4, 2)), L.SimpleRNN(3, activation=activation), L.Dense(1)]
+    return keras.Sequential(layers)
+
+
+def test_activations_of_recurrent_layers_may_have_frozen_weights(seeded):
+    model = recurrent_with_weights_in_the_activation(trainable=False)
+    compare(model, *data_for(model, 3))
+
+
+def test_trained_weights_in_activations_of_recurrent_layers_are_refused(seeded):
+    model = recurrent_with_weights_in_the_activation(trainable=True)
+    with pytest.raises(UnsupportedLayerError, match="alpha.* is used outside"):
+        compare(model, *data_for(model, 3))
 
 
 @pytest.mark.parametrize("cls", [L.LSTM, L.GRU])

@@ -5,7 +5,7 @@ import tensorflow as tf
 __all__ = ["scan"]
 
 
-def scan(step, inputs, states, weights, held):
+def scan(step, inputs, states, weights, record):
     """Runs a step over time.
 
     The backward pass runs the step again at each time, and writes down the gradient of
@@ -17,13 +17,15 @@ def scan(step, inputs, states, weights, held):
         inputs: Tensor of shape (T, batch, m).
         states: List of the first states, of shape (batch, units).
         weights: List of tensors.
-        held: Whether the weights need no gradient.
+        record: The recording. Other variables that the step uses, in an activation
+            say, get no gradient; if they are trained, it is refused.
 
     Returns:
         `(outputs, final states)`; the outputs are the first state after each step, of
         shape (T, batch, units).
     """
     count = inputs.shape[0] or tf.shape(inputs)[0]
+    held = record.holds
 
     @tf.custom_gradient
     def run(inputs, states, weights):
@@ -37,7 +39,9 @@ def scan(step, inputs, states, weights, held):
         before = [array.stack() for array in arrays]
         outputs = tf.concat([before[0][1:], final[0][None]], axis=0)
 
-        def backward(d_outputs, *d_final):
+        def backward(d_outputs, *d_final, variables=None):
+            record.check_outside(variables)
+
             def at(time, d_inputs, d_states, d_weights):
                 here, old = inputs[time], [states[time] for states in before]
                 with tf.GradientTape(watch_accessed_variables=False) as tape:
@@ -63,11 +67,9 @@ def scan(step, inputs, states, weights, held):
                 list(d_final),
                 [] if held else [tf.zeros_like(weight) for weight in weights],
             )
-            return (
-                d_inputs.stack(),
-                d_states,
-                [None] * len(weights) if held else d_weights,
-            )
+            d_weights = [None] * len(weights) if held else d_weights
+            d_all = (d_inputs.stack(), d_states, d_weights)
+            return (d_all, [None] * len(variables)) if variables else d_all
 
         return (outputs, *final), backward
 

@@ -114,7 +114,7 @@ def _run(cell, record, inputs, states, mask):
         tf.transpose(projected, [1, 0, 2]),
         states,
         cell.weights(record),
-        record.holds,
+        record,
     )
     hidden = tf.transpose(hidden, [1, 0, 2])
     first = tf.cast(states[0], hidden.dtype)[:, None]
