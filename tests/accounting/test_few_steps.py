@@ -87,6 +87,7 @@ def test_poisson_sampling(p, sigma, steps, epsilon, truth):
         (UniformSampledGaussian(1.0, 10, 10000), 1.0, 2.4747009964268263302e-6),
         (UniformSampledGaussian(1.6, 1000, 10000), 0.5, 0.014564464909279500681),
         (UniformSampledGaussian(4.0, 1, 10000), 0.0001, 6.2877371028359313286e-6),
+        (UniformSampledGaussian(10.0, 9, 33877), 2e-6, 3.0580146183493595265e-5),
     ],
 )
 def test_two_replacements(event, epsilon, truth):
