@@ -162,3 +162,16 @@ def test_atoms_alone_have_no_contour():
         composition = exact(event, 4)._directions()[0]
         with pytest.raises(ContourDoesNotConverge):
             jumps_at(composition, 0.3)
+
+
+def test_rounding_of_many_randomized_responses_is_counted():
+    # K is 3e-4 and made of terms of size 1; it is multiplied by 400000 releases.
+    loss = exact(RandomizedResponse(0.9907371519452983, 5), 1)._directions()[0].phases
+    loss, order = loss[0][0], 0.4392720604320309
+    with mpmath.workdps(40):
+        noise = mpmath.mpf(0.9907371519452983)
+        other, top, s = noise / 5, 1 - 4 * noise / 5, mpmath.mpf(order)
+        odds = top / other
+        truth = mpmath.log(top * odds**s + other * odds**-s + 3 * other)
+        assert abs(loss.real(order)[0] - truth) <= loss.rounding(order)
+        assert loss.rounding(order) < 1e-15
