@@ -87,6 +87,7 @@ def test_poisson_sampling(p, sigma, steps, epsilon, truth):
         (UniformSampledGaussian(1.0, 10, 10000), 1.0, 2.4747009964268263302e-6),
         (UniformSampledGaussian(1.6, 1000, 10000), 0.5, 0.014564464909279500681),
         (UniformSampledGaussian(4.0, 1, 10000), 0.0001, 6.2877371028359313286e-6),
+        (UniformSampledGaussian(10.0, 9, 33877), 2e-6, 3.0580146183493595265e-5),
     ],
 )
 def test_two_replacements(event, epsilon, truth):
@@ -161,3 +162,16 @@ def test_atoms_alone_have_no_contour():
         composition = exact(event, 4)._directions()[0]
         with pytest.raises(ContourDoesNotConverge):
             jumps_at(composition, 0.3)
+
+
+def test_rounding_of_many_randomized_responses_is_counted():
+    # K is 3e-4 and made of terms of size 1; it is multiplied by 400000 releases.
+    loss = exact(RandomizedResponse(0.9907371519452983, 5), 1)._directions()[0].phases
+    loss, order = loss[0][0], 0.4392720604320309
+    with mpmath.workdps(40):
+        noise = mpmath.mpf(0.9907371519452983)
+        other, top, s = noise / 5, 1 - 4 * noise / 5, mpmath.mpf(order)
+        odds = top / other
+        truth = mpmath.log(top * odds**s + other * odds**-s + 3 * other)
+        assert abs(loss.real(order)[0] - truth) <= loss.rounding(order)
+        assert loss.rounding(order) < 1e-15

@@ -44,13 +44,15 @@ class Composition:
 
     Args:
         phases: The losses with their counts >= 1.
+        order: No order beyond a fifth of it is used. Losses far below 1 need larger
+            ones to show that they cannot add up to an epsilon.
     """
 
-    def __init__(self, phases: list[tuple[Loss, int]]) -> None:
+    def __init__(self, phases: list[tuple[Loss, int]], order: float = 1e7) -> None:
         self.phases = phases
         self.max_loss = sum(n * loss.max_loss for loss, n in phases)
         orders = [loss.largest_order for loss, _ in phases]
-        self.largest_order = min([1e7, *orders]) / 5.0
+        self.largest_order = min([order, *orders]) / 5.0
         # 1 - prod (1 - P(L_i = inf)): this delta remains at every epsilon.
         log_finite = math.fsum(
             n * math.log1p(-loss.infinite_mass) if loss.infinite_mass < 1 else -math.inf

@@ -50,6 +50,7 @@ _LOWEST, _HIGHEST = -60, 12  # binary logarithms of thresholds
 _BANDS = (2, 1)  # octaves of a band, and if the first is not accurate enough
 _WORTH = 4  # octaves around epsilon/n in which the first threshold is looked for
 _LEFT = (1.0, 0.7, 0.5, 0.35, 0.25)
+_ORDER, _ORDER_OF_ATOMS = 1e12, 1e7  # five times the largest order of a saddle
 _SLACK = 3.0  # in Chernoff's bound: a cut fade may make a cumulant as inaccurate
 
 
@@ -176,12 +177,13 @@ class LargestJump:
 
 def without_jumps(composition: Composition, threshold: float) -> Composition:
     """The composition without outcomes that lose so much more than no record drawn."""
-    return Composition(
-        [
-            (loss.without_far(loss.rest + threshold) if loss.jumps else loss, n)
-            for loss, n in composition.phases
-        ]
-    )
+    phases = [
+        (loss.without_far(loss.rest + threshold) if loss.jumps else loss, n)
+        for loss, n in composition.phases
+    ]
+    # Quadratures of losses with atoms do not reach larger orders.
+    smooth = all(loss.smooth for loss, _ in phases)
+    return Composition(phases, _ORDER if smooth else _ORDER_OF_ATOMS)
 
 
 def _log_most(part: Cumulant, c: float, epsilon: float) -> float:

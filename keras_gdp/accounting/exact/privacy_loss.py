@@ -192,6 +192,14 @@ class DiscreteLoss(Loss):
         mean = float(weight @ self._loss)
         return top + math.log(mass), mean, float(weight @ (self._loss - mean) ** 2)
 
+    def rounding(self, s: float) -> float:
+        # K is the log of a sum near 1 whose terms are off by units of 1, however
+        # small K itself is.
+        exponent = s * self._loss
+        weight = self._p * np.exp(exponent - self.real(s)[0])
+        size = 4.0 + np.abs(np.log(self._p)) + 2.0 * np.abs(exponent)
+        return 1.2e-16 * float(weight @ size) + super().rounding(s)
+
     def largest(self, tilt: float) -> float:
         return self.max_loss
 
