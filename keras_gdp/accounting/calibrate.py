@@ -24,6 +24,8 @@ __all__ = [
 ]
 
 _MAX_STEPS = 10**12
+_FARTHEST = 60.0  # logarithm up to which brackets grow
+_SMALLEST_SPREAD = 1e-250  # of mu over p sqrt(T): noise beyond is no number to use
 
 
 def _target(epsilon: float, delta: float) -> tuple[float, float]:
@@ -228,7 +230,7 @@ def _bracketed(gap: Callable[[float], float], start: float, sign: float) -> floa
     y, value, width = start, gap(start), 0.08
     while True:
         other = y - sign * math.copysign(width, value)
-        if abs(other) > 60.0:
+        if abs(other) > _FARTHEST:
             return math.nan
         other_value = gap(other)
         if (other_value > 0) != (value > 0):
@@ -287,15 +289,16 @@ def noise_multiplier_for(
     mu = float(mu_from_epsilon_delta(epsilon, delta))
     sensitivity = 2.0 if relation == "replace_one" else 1.0
     ratio = mu / (p * math.sqrt(count))
-    start = sensitivity / math.sqrt(math.log1p(ratio * ratio))
-    if p == 1.0:
-        start = sensitivity * math.sqrt(count) / mu
+    spread = ratio if p == 1.0 or ratio < 1e-8 else math.sqrt(math.log1p(ratio**2))
 
     def spent(y: float) -> float:
         event = SampledGaussian(math.exp(y), p)
         return float(base.copy().compose(event, count).epsilon(delta))
 
-    root = _safe_root(spent, epsilon, math.log(start) + 0.03, rising=False)
+    root = math.nan
+    if spread > _SMALLEST_SPREAD:
+        start = math.log(sensitivity) - math.log(spread) + 0.03
+        root = _safe_root(spent, epsilon, start, rising=False)
     if math.isnan(root):
         # Without any noise a record shows only if it is ever sampled.
         raise BudgetExceededError(
@@ -341,7 +344,7 @@ def sampling_probability_for(
             "Without noise no sampling probability > 0 is accounted as private: set "
             "noise_multiplier > 0."
         )
-    mu = float(mu_from_epsilon_delta(epsilon, delta))
+    mu = max(float(mu_from_epsilon_delta(epsilon, delta)), 1e-300)
     growth = noise**-2.0
     log_p = math.log(mu) - 0.5 * (math.log(count) + growth)
     if growth < 30.0:
@@ -351,7 +354,8 @@ def sampling_probability_for(
         event = SampledGaussian(noise, math.exp(min(y, 0.0)))
         return float(base.copy().compose(event, count).epsilon(delta))
 
-    root = _safe_root(spent, epsilon, min(log_p, -1e-3) - 0.1, rising=True)
+    start = min(max(log_p, -_FARTHEST + 1.0), -1e-3) - 0.1
+    root = _safe_root(spent, epsilon, start, rising=True)
     if math.isnan(root):
         raise BudgetExceededError(
             f"No sampling probability above 1e-26 reaches epsilon={epsilon:g}, "

@@ -144,3 +144,11 @@ def test_edgeworth_and_berry_esseen():
     assert upper[2] - lower[2] < 0.15
     with pytest.raises(UnsupportedEventError):
         loss_moments(Gaussian(1.0))
+
+
+def test_noise_for_tiny_budgets_is_found():
+    # Without sampling it is in closed form; it needs no bracket.
+    noise = noise_multiplier_for(1e-30, 1e-300, sampling_probability=1.0, steps=10**9)
+    for factor, within in ((1.0, True), (1.0 - 1e-9, False)):
+        run = ExactAccountant().compose(Gaussian(noise * factor), 10**9)
+        assert (run.epsilon(1e-300) <= 1e-30) == within

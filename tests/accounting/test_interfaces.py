@@ -160,11 +160,14 @@ def test_cli_refuses_bad_arguments_without_traceback(capsys, args):
     assert "Traceback" not in err
 
 
-def test_cli_says_when_there_is_no_answer(capsys, monkeypatch):
+@pytest.mark.parametrize(
+    ("epsilon", "probability"), [("1e-30", "0.5"), ("1e-320", "1"), ("1e-320", "0.01")]
+)
+def test_cli_says_when_there_is_no_answer(capsys, epsilon, probability):
     code, _, err = run(
         capsys,
-        *("noise", "--epsilon", "1e-30", "--delta", "1e-300"),
-        *("--probability", "1", "--steps", "1000000000"),
+        *("noise", "--epsilon", epsilon, "--delta", "1e-300"),
+        *("--probability", probability, "--steps", "1000000000"),
     )
     assert code == 1
     assert "epsilon" in err

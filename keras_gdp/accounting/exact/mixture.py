@@ -62,9 +62,9 @@ class MixtureLoss(QuadratureLoss):
             self.rest = math.log(math.fsum(w for w, shift in p if shift == 0.0) or 1.0)
         self.width = width = self._a - self._b
         # About 10^6 quadrature nodes, see `_build`.
-        self.largest_order = (4e4 / width) ** 2
+        self.largest_order = (4e4 / max(width, 1e-100)) ** 2
         if self._a > 0.0 and fade is None:
-            self.largest_order = (1.2e6 / (self._a * width)) ** (2.0 / 3.0)
+            self.largest_order = (1.2e6 / max(self._a * width, 1e-200)) ** (2.0 / 3.0)
         super().__init__()
         self._without: dict[float, MixtureLoss] = {}
         self.fade = fade

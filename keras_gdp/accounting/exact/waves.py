@@ -10,6 +10,8 @@ __all__ = ["Array", "ComplexArray", "expm1", "log1p", "wave_sums"]
 Array = NDArray[np.float64]
 ComplexArray = NDArray[np.complex128]
 
+_NOTHING = 1e-22  # a million such weights are 1e-16 of one
+
 
 def wave_sums(
     weight: Array, loss: Array, step: float, start: int, count: int
@@ -17,8 +19,11 @@ def wave_sums(
     """Sums of weight exp(i step k L) over the nodes, k = start, start + 1, ...
 
     For all pairs of a coarse and a fine frequency that is one matrix product, and
-    each of these waves is a product of two, so exponentials are few.
+    each of these waves is a product of two, so exponentials are few. Nodes whose
+    weights, >= 0, are far below the rounding of the largest are left out.
     """
+    matters = weight > _NOTHING * weight.max(initial=0.0)
+    weight, loss = weight[matters], loss[matters]
     fine = math.isqrt(count - 1) + 1
     coarse = -(-count // fine)
     left = _waves(fine * step * loss, coarse)
