@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from keras_gdp.accounting import ExactAccountant, SampledGaussian
+from keras_gdp.accounting.exact import privacy_loss
 from keras_gdp.accounting.exact.band import Band
 from keras_gdp.accounting.exact.largest_jump import without_jumps
 from keras_gdp.accounting.exact.moments import QuadratureTooLargeError
@@ -111,3 +112,15 @@ def test_complex_logarithms_and_exponentials_are_accurate_near_zero():
             assert found == pytest.approx(exact, rel=1e-13)
             exact = complex(mpmath.log(1 + mpmath.mpmathify(value)))
             assert inverse == pytest.approx(exact, rel=1e-13)
+
+
+def test_what_queries_leave_in_memory_is_bounded(monkeypatch):
+    kept = privacy_loss._kept_nodes
+    monkeypatch.setattr(privacy_loss, "_MOST_NODES", 50_000)
+    for noise in (0.5, 0.6, 0.7, 0.8):
+        run = ExactAccountant().compose(SampledGaussian(noise, 1e-3), 30)
+        run.epsilon(1e-6)
+    largest = max(nodes.size for nodes in kept._sets.values())
+    assert kept._total <= 50_000 + largest
+    sizes = [nodes.size + privacy_loss._OVERHEAD for nodes in kept._sets.values()]
+    assert kept._total == sum(sizes)

@@ -36,7 +36,7 @@ class Pair(NamedTuple):
 _INFINITE = DiscreteLoss([1.0, 0.0], [0.0, 1.0])
 
 
-@functools.lru_cache(maxsize=512)
+@functools.lru_cache(maxsize=128)
 def dominating_pair(event: Event, relation: str, group_size: int) -> Pair | None:
     """Dominating pair of one elementary event, or None if it costs nothing.
 

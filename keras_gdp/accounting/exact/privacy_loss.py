@@ -16,7 +16,10 @@ Averaging over the other records' draws only helps (joint convexity).
 """
 
 import math
+import threading
 from abc import ABC, abstractmethod
+from collections import OrderedDict
+from collections.abc import Callable
 
 import numpy as np
 
@@ -24,6 +27,8 @@ from keras_gdp.accounting.exact.moments import Measure, QuadratureTooLargeError
 from keras_gdp.accounting.exact.waves import Array, ComplexArray
 
 _KEPT = 256  # values of K at real s
+_MOST_NODES = 3_000_000  # kept of all losses together, some 600 MB
+_OVERHEAD = 500  # of a set of nodes, in nodes
 _MOST_WORK = 1.5e9  # exponentials on one line: beyond, a grid is faster
 
 
@@ -108,11 +113,44 @@ class GaussianLoss(Loss):
         return 0.5 * self.mu**2 - 13.0 * self.mu
 
 
+class _KeptNodes:
+    """The nodes of all quadratures, as many as memory should hold; the last used stay.
+
+    Calibration meets other losses, with nodes of their own, at every evaluation.
+    """
+
+    def __init__(self) -> None:
+        self._sets: OrderedDict[tuple[Quadrature, int, int], Measure] = OrderedDict()
+        self._total = 0
+        self._lock = threading.Lock()
+
+    def get(
+        self, key: tuple["Quadrature", int, int], build: Callable[[], Measure]
+    ) -> Measure:
+        """The nodes of a key, built if they are not there."""
+        with self._lock:
+            found = self._sets.get(key)
+            if found is not None:
+                self._sets.move_to_end(key)
+                return found
+        found = build()
+        with self._lock:
+            if key not in self._sets:
+                self._sets[key] = found
+                self._total += found.size + _OVERHEAD
+            while self._total > _MOST_NODES and len(self._sets) > 1:
+                _, dropped = self._sets.popitem(last=False)
+                self._total -= dropped.size + _OVERHEAD
+        return found
+
+
+_kept_nodes = _KeptNodes()
+
+
 class Quadrature(ABC):
     """A cumulant summed over nodes, kept for every range of requests."""
 
     def __init__(self) -> None:
-        self._nodes: dict[tuple[int, int], Measure] = {}
         self._real: dict[float, tuple[float, float, float]] = {}
 
     @abstractmethod
@@ -121,10 +159,10 @@ class Quadrature(ABC):
 
     def nodes(self, t: float, frequency: float) -> Measure:
         """Nodes good for exponents up to t, frequencies up to `frequency`."""
-        key = (_bucket(t), _bucket(frequency))
-        if key not in self._nodes:
-            self._nodes[key] = self._build(2.0 ** key[0], 2.0 ** key[1])
-        return self._nodes[key]
+        power, rate = _bucket(t), _bucket(frequency)
+        return _kept_nodes.get(
+            (self, power, rate), lambda: self._build(2.0**power, 2.0**rate)
+        )
 
     def line(self, c: float, step: float, start: int, count: int) -> ComplexArray:
         """K at c + i step (start, ..., start + count - 1), modulo 2 pi i."""
