@@ -4,6 +4,7 @@ Every answer is on the safe side and checked: at the returned value the accounta
 epsilon(delta) is at most the target.
 """
 
+import functools
 import math
 from collections.abc import Callable, Iterable
 
@@ -175,6 +176,7 @@ def _safe_root(
     Looked for from `start`; NaN if there is none.
     """
 
+    @functools.cache
     def gap(y: float) -> float:
         value = spent(y)
         ratio = max(value, 1e-12 * epsilon) / epsilon

@@ -4,6 +4,7 @@ import keras
 import tensorflow as tf
 
 from keras_gdp.clipping import Objective
+from keras_gdp.clipping.contributions.base import weigh
 from keras_gdp.clipping.objective import BatchedLoss, num_rows
 from keras_gdp.clipping.recording import refuse_outside
 from keras_gdp.clipping.vectorize import quiet
@@ -187,10 +188,7 @@ def _row_losses(row_loss, rows, trained, scale):
         def backward(upstream, *_, variables=None):
             refuse_outside(variables, trained)
             factors = upstream / tf.cast(scale, upstream.dtype)
-            d_leaves = [
-                gradient * _along(tf.cast(factors, gradient.dtype), gradient)
-                for gradient in gradients
-            ]
+            d_leaves = [weigh(factors, gradient) for gradient in gradients]
             return (d_leaves, [None] * len(variables)) if variables else d_leaves
 
         return (losses, *others), backward
@@ -201,10 +199,6 @@ def _row_losses(row_loss, rows, trained, scale):
     except Exception:  # Any failure at all means that it cannot.
         return _keras.map_rows(row_loss, rows)
     return losses, others
-
-
-def _along(factors, tensor):
-    return tf.reshape(factors, [-1] + [1] * (tensor.shape.rank - 1))
 
 
 def present_rows(sample_weight, rows):

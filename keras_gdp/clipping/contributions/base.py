@@ -12,6 +12,7 @@ __all__ = [
     "fits",
     "frobenius",
     "guarded",
+    "rebuild_parts",
     "squares",
     "weigh",
     "zero_rows",
@@ -94,6 +95,12 @@ class Contribution:
         """Returns one contribution for the sum with others of this class, or `None`."""
         del others
         return None
+
+
+def rebuild_parts(parts, tensors):
+    """Returns parts made of other tensors, those of all parts in one sequence."""
+    tensors = iter(tensors)
+    return [part.rebuild([next(tensors) for _ in part.tensors]) for part in parts]
 
 
 def fits(entries_per_row, rows):

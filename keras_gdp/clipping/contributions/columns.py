@@ -2,7 +2,7 @@
 
 import tensorflow as tf
 
-from keras_gdp.clipping.contributions.base import Contribution
+from keras_gdp.clipping.contributions.base import Contribution, rebuild_parts
 
 __all__ = ["Columns"]
 
@@ -23,12 +23,7 @@ class Columns(Contribution):
         self.blocks = blocks
 
     def rebuild(self, tensors):
-        tensors = list(tensors)
-        blocks = []
-        for block in self.blocks:
-            blocks.append(block.rebuild(tensors[: len(block.tensors)]))
-            del tensors[: len(block.tensors)]
-        return Columns(blocks)
+        return Columns(rebuild_parts(self.blocks, tensors))
 
     def per_example(self):
         return tf.concat([block.per_example() for block in self.blocks], axis=-1)

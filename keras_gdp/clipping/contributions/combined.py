@@ -7,6 +7,7 @@ from keras_gdp.clipping.contributions.base import (
     add_rows,
     by_rows,
     fits,
+    rebuild_parts,
     squares,
 )
 from keras_gdp.clipping.contributions.stacked import Stacked
@@ -23,12 +24,7 @@ class Combined(Contribution):
         self._gradients = None
 
     def rebuild(self, tensors):
-        tensors = list(tensors)
-        parts = []
-        for part in self.parts:
-            parts.append(part.rebuild(tensors[: len(part.tensors)]))
-            del tensors[: len(part.tensors)]
-        return Combined(parts)
+        return Combined(rebuild_parts(self.parts, tensors))
 
     def per_example(self):
         return tf.add_n([part.per_example() for part in self.parts])

@@ -2,6 +2,7 @@
 
 import tensorflow as tf
 
+from keras_gdp.clipping.contributions.base import zero_rows
 from keras_gdp.clipping.objective import (
     Objective,
     leaves_of,
@@ -157,10 +158,8 @@ def weighted_sum(factors, gradients):
             factor is zero.
     """
     factors = tf.cast(factors, gradients.dtype)
-    shape = [-1] + [1] * (gradients.shape.rank - 1)
     # NaN times zero is NaN: select before multiplying.
-    kept = tf.where(tf.reshape(factors > 0, shape), gradients, 0)
-    return tf.tensordot(factors, kept, axes=1)
+    return tf.tensordot(factors, zero_rows(factors <= 0, gradients), axes=1)
 
 
 def _split(rows, chunks, size):
