@@ -187,7 +187,7 @@ def _safe_root(
     if root is None:
         root = _bracketed(gap, start, sign)
     step = 2e-12
-    while not math.isnan(root) and spent(root) > epsilon:
+    while not math.isnan(root) and gap(root) > 0.0:
         root -= sign * step
         step *= 4.0
     return root
@@ -196,7 +196,10 @@ def _safe_root(
 def _interpolated(
     gap: Callable[[float], float], start: float, sign: float
 ) -> float | None:
-    """Root near `start` by inverse interpolation; `None` where that does not serve."""
+    """Root near `start` by inverse interpolation; `None` where that does not serve.
+
+    It is off by about 1e-11 at most, to the side where the gap is negative.
+    """
     ys, values = [start], [gap(start)]
     ys.append(start - sign * math.copysign(min(0.4 * abs(values[0]), 0.4), values[0]))
     for _ in range(12):
@@ -204,11 +207,13 @@ def _interpolated(
             return ys[-1]
         values.append(gap(ys[-1]))
         slope = sign * (values[-1] - values[-2]) / (ys[-1] - ys[-2])
+        if -1e-11 * slope <= values[-1] <= 0.0:
+            return ys[-1]
         if not (0.1 < slope < 100.0 and abs(values[-1]) < 20.0):
             return None
-        ys.append(_inverse_at_zero(ys[-3:], values[-3:]))
+        ys.append(_inverse_at_zero(ys[-4:], values[-4:]) - sign * 3e-12)
         step, last = abs(ys[-1] - ys[-2]), abs(ys[-2] - ys[-3])
-        if step * last <= 1e-13:  # what the next step would be like
+        if step * last <= 1e-19:  # what the next step would be like
             return ys[-1]
         if step > 1.0:
             return None

@@ -65,9 +65,10 @@ def _log_delta_bounds(
     if composition.steps == 1:
         value, error = log_delta_of_one(composition.phases[0][0], epsilon)
         return value - error, value + error
-    saddle = saddle_for_epsilon(composition, epsilon)
+    enough = math.log(max(known, _TINY)) - 1e-9
+    saddle = saddle_for_epsilon(composition, epsilon, enough=enough)
     most = chernoff(composition, saddle.c, epsilon)
-    if most < math.log(max(known, _TINY)) - 1e-9:
+    if most < enough:
         return -math.inf, -math.inf if known > _TINY else max(most, _LOG_LEAST)
     reading = contour_at(composition, epsilon)
     found = (-math.inf, 0.0)

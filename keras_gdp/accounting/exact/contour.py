@@ -36,8 +36,8 @@ _POOR_ERROR = 1e-2
 
 _TOLERANCE = 1e-13
 FEW_NODES, MOST_NODES = 600, 32000  # tried at first, and at last
-_LOOKS = (1000, 2000, 4000, 8000, 16000, MOST_NODES)
-_MANY = 600
+_LOOKS = (FEW_NODES, 1000, 2000, 4000, 8000, 16000, MOST_NODES)
+_MANY = 600  # nodes, and a quarter of the few
 _IMAGES = (1.03, 1.07, 1.15, 1.3, 1.6, 2.0, 2.7, 4.0)
 _ABSCISSAS = (0.97, 0.93, 0.88, 0.8, 0.7, 0.6, 0.5, 0.4, 0.3)
 _DETOUR, _ASTRAY = 3.0, 25.0  # spacings, in what small jumps need
@@ -145,7 +145,8 @@ class Contour:
             remainder = 2.0 * float(decay[-max(4, size // 4) :].max()) / float(tau[-1])
             if remainder <= floor:
                 break
-            if start <= _MANY < start + size:  # before the many: will it ever end?
+            many = min(_MANY, self._most // 4)
+            if start <= many < start + size:  # before the many: will it ever end?
                 for many in _LOOKS:
                     if many <= self._most:
                         _, far = composition.line(c, step, many, 1)

@@ -68,10 +68,10 @@ def _epsilon_bounds(
             return 0.0, 0.0
     if composition.steps == 1:
         return _invert_closed_form(composition, target)
-    rough = saddle_for_delta(composition, target).epsilon
+    _, rough, _, _ = nearby = saddle_for_delta(composition, target)
 
     def plain(epsilon: float, most: int = FEW_NODES) -> Reading:
-        saddle = saddle_for_epsilon(composition, epsilon)
+        saddle = saddle_for_epsilon(composition, epsilon, nearby.c)
         return refined_contour(composition, saddle._replace(log_delta=target), most)
 
     def by_jumps(epsilon: float) -> Reading:

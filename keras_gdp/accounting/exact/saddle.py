@@ -53,7 +53,7 @@ def _scale(composition: Cumulant) -> float:
 
 
 def saddle_for_epsilon(
-    composition: Cumulant, epsilon: float, start: float = 0.0
+    composition: Cumulant, epsilon: float, start: float = 0.0, enough: float = -math.inf
 ) -> Saddle:
     """Saddle at a given epsilon; c is capped where delta is 0 for all purposes.
 
@@ -61,9 +61,12 @@ def saddle_for_epsilon(
         composition: One direction of a composition, or a part of it.
         epsilon: Any real number.
         start: A first guess of c, 0 for none.
+        enough: An abscissa with Chernoff's bound below it will do as well.
     """
 
     def gap(point: Saddle) -> tuple[float, float, float]:
+        if chernoff(composition, point.c, epsilon) < enough:
+            return 0.0, 1.0, 0.0
         tolerance = 0.1 * math.sqrt(point.curvature)  # 0.005 in psi
         return point.epsilon - epsilon, point.c * point.curvature, tolerance
 
