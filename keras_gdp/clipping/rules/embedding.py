@@ -35,8 +35,8 @@ def lookup(gradients, indices, table):
     rows, width = table.shape
     batch = indices.shape[0] or tf.shape(indices)[0]
     tokens = indices.shape[1:].num_elements() or -1
-    indices = tf.reshape(indices, [batch, tokens])
-    # Keras counts negative ids from the end.
+    # Keras counts negative ids from the end; TensorFlow merges this with its doing so.
     indices = tf.where(indices < 0, indices + rows, indices)
+    indices = tf.reshape(indices, [batch, tokens])
     gradients = tf.reshape(gradients, [batch, tokens, width])
     return Lookup(gradients, indices, (rows, width))
