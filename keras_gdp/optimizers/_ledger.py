@@ -6,7 +6,9 @@ all the steps that were taken with the same noise and the same sampling. Their o
 does not matter to the accounting.
 """
 
+import math
 from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 import numpy as np
 import tensorflow as tf
@@ -52,6 +54,20 @@ class Phase:
         return self.sampling.releases(self.steps)
 
 
+class Place(NamedTuple):
+    """Where a step will be recorded: tensors of one step's graph.
+
+    Attributes:
+        table: The table before the step.
+        chosen: Boolean column that marks the row.
+        there_is_room: Whether there is one.
+    """
+
+    table: Any
+    chosen: Any
+    there_is_room: Any
+
+
 class PrivacyLedger:
     """Reads and writes the table.
 
@@ -69,10 +85,12 @@ class PrivacyLedger:
         self._seeded_noise = seeded_noise
         with tf.init_scope():
             # Process-local, hence in lists, which hide them from checkpoints: what the
-            # next step is; the steps taken here; and the steps of the shuffled phase
-            # as this process left them. A table that was restored meanwhile shows
-            # another number, by which a pass that was broken off is recognised.
+            # next step is; how many make a pass over shuffled data; the steps taken
+            # here; and the steps of the shuffled phase as this process left them. A
+            # table that was restored meanwhile shows another number, by which a pass
+            # that was broken off is recognised.
             self._current = [tf.Variable(self._encode(Sampling("unknown")))]
+            self._per_pass = [tf.Variable(1.0, dtype=tf.float64)]
             self._taken = [tf.Variable(0, dtype=tf.int64)]
             self._left = [tf.Variable(-1.0, dtype=tf.float64)]
 
@@ -93,42 +111,38 @@ class PrivacyLedger:
 
     # The graph's half ---------------------------------------------------------------
 
-    def record(self) -> None:
+    def place(self) -> Place:
+        """Where the next step will be recorded; runs inside the graph.
+
+        That is the row of the current settings or, if there is none, the first row
+        that holds no steps.
+        """
+        table = tf.convert_to_tensor(self.variable)
+        settings, steps = tf.split(table, [_SETTINGS, 1], axis=1)
+        known = tf.reduce_all(tf.equal(settings, self._current[0]), 1, keepdims=True)
+        usable = tf.logical_or(known, tf.less_equal(steps, 0.0))
+        first = tf.argmax(tf.cast(usable, tf.int32), output_type=tf.int32)
+        # Not by index: XLA would compile the step anew for every table.
+        chosen = tf.equal(np.arange(_ROWS, dtype=np.int32)[:, None], first)
+        return Place(table, chosen, tf.reduce_any(usable))
+
+    def record(self, place: Place) -> None:
         """Adds one step; runs inside the graph.
 
         Steps over shuffled data that continue no pass of this process begin one: the
         steps so far are rounded up to whole passes.
+
+        Args:
+            place: What `place` returned in this step, with `there_is_room` true.
         """
-        table = tf.convert_to_tensor(self.variable)
-        kind, _, batch_size, num_examples, _ = tf.unstack(self._current[0])
-        row, _ = self._position(table)
-        chosen = tf.equal(tf.range(_ROWS), row)
-        # Not by index: XLA would compile the step anew for every table. A new row
-        # holds zeros.
-        steps = tf.reduce_sum(tf.where(chosen, table[:, -1], 0.0))
-        shuffled = tf.equal(kind, _SHUFFLE)
-        per_pass = tf.where(
-            shuffled, tf.math.ceil(num_examples / tf.maximum(batch_size, 1.0)), 1.0
-        )
+        per_pass, left = self._per_pass[0], self._left[0]
+        steps = tf.reduce_sum(tf.where(place.chosen, place.table, 0.0), axis=0)[-1]
         whole = tf.math.ceil(steps / per_pass) * per_pass
-        steps = tf.where(tf.equal(steps, self._left[0]), steps, whole) + 1.0
+        steps = tf.where(tf.equal(steps, left), steps, whole) + 1.0
         entry = tf.concat([self._current[0], [steps]], axis=0)
-        self.variable.assign(tf.where(chosen[:, None], entry[None, :], table))
-        self._left[0].assign(tf.where(shuffled, steps, self._left[0]))
+        self.variable.assign(tf.where(place.chosen, entry, place.table))
+        left.assign(tf.where(per_pass > 1.0, steps, left))
         self._taken[0].assign_add(1)
-
-    def has_room(self):
-        """Scalar boolean tensor: whether one more step can be recorded."""
-        row, _ = self._position(tf.convert_to_tensor(self.variable))
-        return row < _ROWS
-
-    def _position(self, table):
-        """Returns the row of the current settings, and whether it is there already."""
-        same = tf.reduce_all(tf.equal(table[:, :_SETTINGS], self._current[0]), axis=1)
-        used = tf.reduce_sum(tf.cast(table[:, 0] > 0, tf.int32))
-        known = tf.reduce_any(same)
-        first = tf.argmax(tf.cast(same, tf.int32), output_type=tf.int32)
-        return tf.where(known, first, used), known
 
     # Python's half ------------------------------------------------------------------
 
@@ -149,7 +163,7 @@ class PrivacyLedger:
         # The last row is kept for steps of unknown sampling, which need no bind.
         if not known and len(rows) >= _ROWS - 1 and sampling.kind != "unknown":
             raise LedgerError(_full(len(rows)))
-        self._current[0].assign(settings)
+        self.rebind(settings)
         if new_pass:
             self._left[0].assign(-1.0)
 
@@ -165,7 +179,12 @@ class PrivacyLedger:
 
     def rebind(self, binding) -> None:
         """Puts back what `binding` returned."""
+        kind, _, batch_size, num_examples, _ = np.asarray(binding).tolist()
+        per_pass = 1.0
+        if kind == _SHUFFLE:
+            per_pass = float(math.ceil(num_examples / max(batch_size, 1.0)))
         self._current[0].assign(binding)
+        self._per_pass[0].assign(per_pass)
 
     def charge_as_unknown(self, steps: int) -> None:
         """Moves the last steps of the current phase to one of unknown sampling."""

@@ -284,9 +284,10 @@ class PrivateOptimizer(PrivateUpdate):
         if not self.built:
             with tf.init_scope():
                 self.build(variables)
+        place = self._ledger.place()
         allowed = tf.logical_and(
             tf.less(self._private_steps.value, self._max_private_steps.value),
-            self._ledger.has_room(),
+            place.there_is_room,
         )
         # Outside of the condition, so that it need not wait for the gradients.
         noise = self._draw_noise(clipped)
@@ -312,7 +313,7 @@ class PrivateOptimizer(PrivateUpdate):
                 variables,
             )
             self._private_steps.assign_add(1)
-            self._ledger.record()
+            self._ledger.record(place)
             return tf.constant(True)
 
         return tf.cond(allowed, update, lambda: tf.constant(False))

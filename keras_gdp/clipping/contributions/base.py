@@ -79,17 +79,9 @@ class Contribution:
 
         Args:
             factors: Tensor of shape (batch,), >= 0. The tensors must be finite, also
-                those of an example with factor zero: see `without`.
+                those of an example with factor zero: see `zero_rows`.
         """
         raise NotImplementedError
-
-    def without(self, absent):
-        """Returns tensors like its own, zero for examples that are left out.
-
-        Args:
-            absent: Boolean tensor of shape (batch,).
-        """
-        return [zero_rows(absent, tensor) for tensor in self.tensors]
 
     def join(self, others):
         """Returns one contribution for the sum with others of this class, or `None`."""

@@ -94,19 +94,29 @@ def _sum_rows(gradients, indices, rows, factors=None):
         gradients = tf.reshape(gradients, [-1, width])
         return tf.math.unsorted_segment_sum(gradients, indices, rows)
     # The same as the product with a sparse matrix, whose processor kernel is faster.
-    batch, tokens, _ = tf.unstack(tf.shape(gradients, tf.int64))
+    batch, tokens = (
+        static or size
+        for static, size in zip(
+            gradients.shape[:2], tf.unstack(tf.shape(gradients)[:2]), strict=True
+        )
+    )
     if factors is None:
-        factors = tf.ones([batch])
-    places = _side_by_side(tf.cast(indices, tf.int64), tf.range(batch * tokens))
-    values = tf.repeat(tf.cast(factors, gradients.dtype), tokens)
-    shape = tf.stack([tf.cast(rows, tf.int64), batch * tokens])
+        values = tf.ones([batch * tokens], gradients.dtype)
+    else:
+        values = tf.cast(factors, gradients.dtype)[:, None]
+        values = tf.reshape(tf.broadcast_to(values, [batch, tokens]), [-1])
+    places = _side_by_side(
+        tf.cast(indices, tf.int64), tf.range(batch * tokens, dtype=tf.int64)
+    )
+    shape = tf.cast([rows, batch * tokens], tf.int64)
     count = -(-width // _MAX_COLUMNS)
     sizes = [width // count + (i < width % count) for i in range(count)]
+    table = tf.reshape(gradients, [-1, width])
     sums = [
         tf.raw_ops.SparseTensorDenseMatMul(
             a_indices=places, a_values=values, a_shape=shape, b=columns
         )
-        for columns in tf.split(tf.reshape(gradients, [-1, width]), sizes, axis=1)
+        for columns in (tf.split(table, sizes, axis=1) if count > 1 else [table])
     ]
     return sums[0] if count == 1 else tf.concat(sums, axis=1)
 

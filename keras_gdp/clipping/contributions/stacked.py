@@ -57,7 +57,8 @@ def summed(terms, axes, shape):
         shape: Shape of the variable.
     """
     total = tf.reduce_sum(terms, axis=axes) if axes else terms
-    total = tf.reshape(total, [-1, *shape])
+    if tuple(total.shape[1:]) != tuple(shape):
+        total = tf.reshape(total, [-1, *shape])
 
     def scale():
         sizes = tf.gather(tf.shape(terms), tf.constant(axes, tf.int32))

@@ -2,6 +2,7 @@
 
 import tensorflow as tf
 
+from keras_gdp.clipping.contributions.base import zero_rows
 from keras_gdp.clipping.engines.base import Engine
 from keras_gdp.clipping.objective import num_rows
 from keras_gdp.clipping.recording import Recording
@@ -61,21 +62,24 @@ def weighted_sums_of(contributions, squared_norms, factors, variables):
     columns = tf.unstack(factors, len(variables), axis=1)
     absent = tf.reduce_all(factors <= 0, axis=1)
     settled = [part if part is None else part.settled() for part in contributions]
-    present = {i: part for i, part in enumerate(settled) if part is not None}
+    parts = [part for part in settled if part is not None]
+    tensors = {id(tensor): tensor for part in parts for tensor in part.tensors}
     # NaN times zero is NaN. Selecting zeros costs a copy of all that is summed, which
     # broken examples alone need.
-    tensors = tf.cond(
+    finite = tf.cond(
         tf.reduce_all(tf.math.is_finite(squared_norms)),
-        lambda: {i: list(part.tensors) for i, part in present.items()},
-        lambda: {i: part.without(absent) for i, part in present.items()},
+        lambda: list(tensors.values()),
+        lambda: [zero_rows(absent, tensor) for tensor in tensors.values()],
     )
+    tensors = dict(zip(tensors, finite, strict=True))
     sums = []
-    for index, (part, variable) in enumerate(zip(settled, variables, strict=True)):
+    for part, column, variable in zip(settled, columns, variables, strict=True):
         if part is None:
             dtype = tf.float64 if variable.dtype == tf.float64 else tf.float32
             total = tf.zeros(variable.shape, dtype)
         else:
-            total = part.rebuild(tensors[index]).weighted_sum(columns[index])
+            part = part.rebuild([tensors[id(tensor)] for tensor in part.tensors])
+            total = part.weighted_sum(column)
         same = total.shape == variable.shape
         sums.append(total if same else tf.reshape(total, variable.shape))
     return sums
