@@ -59,11 +59,15 @@ def choose_engine(name, strategy, physical_batch_size, objective, row_specs):
             problem = problem_of(BookkeepingEngine)
             if not problem and name != BookkeepingEngine.name:
                 problem = problem_of(ENGINES[name])
-            if problem:
-                raise UnsupportedLayerError(
-                    f"clipping={name!r} cannot be used with this model: {problem}. "
-                    "Use clipping='auto', which picks an engine that can."
-                )
+        elif name == VectorizedEngine.name:
+            problem = run_aside(_vectorization_problem, strategy, objective, row_specs)
+        else:
+            problem = ""
+        if problem:
+            raise UnsupportedLayerError(
+                f"clipping={name!r} cannot be used with this model: {problem}. "
+                "Use clipping='auto', which picks an engine that can."
+            )
         return engine, "chosen explicitly"
     problem = problem_of(BookkeepingEngine)
     if not problem:
@@ -104,9 +108,7 @@ def _slow_engine(strategy, physical_batch_size, objective, row_specs):
         )
     problem = run_aside(_vectorization_problem, strategy, objective, row_specs)
     if problem:
-        return LoopEngine(strategy), (
-            f"tf.vectorized_map cannot convert this model ({problem})"
-        )
+        return LoopEngine(strategy), problem
     return VectorizedEngine(strategy, physical_batch_size), (
         f"stacked gradients of {entries} entries per example fit into memory"
     )
@@ -145,5 +147,8 @@ def _vectorization_problem(strategy, objective, row_specs):
                 seed.assign(state)
     except Exception as error:  # Any failure at all means that it cannot.
         text = " ".join(str(error).split()).split(" defined at")[0]
-        return f"{type(error).__name__}: {text[:160]}"
+        return (
+            "tf.vectorized_map cannot convert it "
+            f"({type(error).__name__}: {text[:160]})"
+        )
     return ""

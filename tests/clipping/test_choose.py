@@ -140,6 +140,18 @@ def test_what_the_fast_engines_cannot_do_is_refused_with_the_reason(name, seeded
     assert "bookkeeping is not possible" in text
 
 
+def test_the_vectorized_engine_is_refused_where_tensorflow_cannot_vectorise():
+    def loss(y, y_pred):
+        return tf.map_fn(lambda row: row[0] - row[1], (y, y_pred), tf.float32)
+
+    model = keras.Sequential([keras.Input((4,)), L.Dense(3)])
+    x, y = np.ones((2, 4), "float32"), np.ones((2, 3), "float32")
+    with pytest.raises(UnsupportedLayerError, match="vectorized_map cannot convert"):
+        choice(model, "vectorized", loss, x, y)
+    engine, reason = choice(model, loss=loss, x=x, y=y)
+    assert engine.name == "bookkeeping", reason
+
+
 class SelfAttention(L.Layer):
     def build(self, shape):
         self.attention = L.MultiHeadAttention(2, 2, dropout=0.5)
