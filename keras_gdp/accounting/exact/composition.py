@@ -8,7 +8,11 @@ import numpy as np
 
 from keras_gdp.accounting.events import Event
 from keras_gdp.accounting.exact.pairs import dominating_pair
-from keras_gdp.accounting.exact.privacy_loss import GaussianLoss, Loss
+from keras_gdp.accounting.exact.privacy_loss import (
+    GaussianLoss,
+    Loss,
+    are_multiples,
+)
 from keras_gdp.accounting.exact.release import log_delta_of_one
 from keras_gdp.accounting.exact.waves import Array, ComplexArray
 
@@ -65,6 +69,13 @@ class Composition:
     def smooth(self) -> bool:
         """Whether any loss is without atoms, so that the transform decays."""
         return any(loss.smooth for loss, _ in self.phases)
+
+    @property
+    def lattice(self) -> float:
+        """Sums of finite losses differ by multiples of it; 0 if by anything."""
+        spacings = np.array([loss.lattice for loss, _ in self.phases])
+        least = float(spacings.min())
+        return least if least > 0.0 and are_multiples(spacings, least) else 0.0
 
     @property
     def steps(self) -> int:

@@ -142,7 +142,7 @@ def _best_shift(low: Array, weight: Array, step: float) -> float:
     """Shift of the grid that costs least: all cells move by it, stragglers by step."""
     total = float(weight.sum())
     best, cost = step / 2.0, math.inf
-    for shift in step * np.concatenate([[0.0], np.geomspace(1e-9, 0.5, 28)]):
+    for shift in step * np.concatenate([[0.0], np.geomspace(1e-14, 0.5, 44)]):
         late = float(weight[low < -shift].sum()) / total
         price = shift + step * late
         if price < cost:

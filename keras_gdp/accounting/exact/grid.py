@@ -4,7 +4,8 @@ Every grid loss, cut off where its outcomes are far jumps, is multiplied by
 exp(theta L) and normalised, composed by FFT, and tilted back when delta is read. With
 theta at the saddle point the rounding error of the transform is relative to delta
 itself. What the finite window cuts off, or folds back, is bounded by Chernoff and
-added, as are the rounding and the far jumps.
+added, as are the rounding and the far jumps. Losses on a lattice need no rounding: the
+grid is the lattice.
 """
 
 import math
@@ -64,13 +65,17 @@ class GridSum:
             for top, (loss, _) in zip(self._tops, composition.phases, strict=True)
         ]
         widest = max(ranges)
+        self._lattice = 0.0
         grids = self._discretize(widest / _COARSE)
         log_cut = _LOG_CUT
         if coarse is None:
             first = self._window(grids, log_cut)
             span = first[1] - first[0]
+            if span <= _WINDOW * composition.lattice:
+                self._lattice = composition.lattice
             grids = self._discretize(max(span, widest) / _COARSE)
         else:
+            self._lattice = coarse._lattice
             self._theta, log_cut = self._narrow(grids, epsilon, coarse)
             theta = self._theta
             first = self._window(grids, log_cut)
@@ -162,6 +167,7 @@ class GridSum:
         return ends[0], ends[1], shifts[0], shifts[1]
 
     def _discretize(self, step: float) -> list[GridLoss]:
+        step = self._lattice or step  # there no loss is rounded
         pairs = zip(self._composition.phases, self._tops, strict=True)
         if self._upper:
             return [pessimistic(loss, step, top) for (loss, _), top in pairs]
@@ -192,8 +198,9 @@ class GridSum:
         self._density = np.maximum(np.roll(density, -(start % size)), 0.0)
         self._losses = offset + step * (start + np.arange(size))
         self._step = step
-        work = sum(self._counts) + math.log2(size)
-        self._rounding = 16.0 * _EPS * work * float(modulus.mean())
+        # Each frequency is off by some units, independently: see Parseval.
+        self._units = 16.0 * _EPS * (sum(self._counts) + math.log2(size))
+        self._rounding = self._units * float(np.linalg.norm(modulus)) / modulus.size
 
     def log_delta(self, epsilon: float) -> float:
         """Log of the bound on delta(epsilon), without the mass at infinity."""
@@ -214,7 +221,7 @@ class GridSum:
         total = float(kept @ -np.expm1(-gap))
         fall = float(kept @ np.exp(-gap))  # minus the derivative in epsilon
         count = min(1.0 / (theta * self._step) + 1.0, float(self._losses.size))
-        error = self._outside + self._rounding * count + 1e-26
+        error = self._outside + self._rounding * count + self._units * total + 1e-26
         body = total + error if self._upper else max(total - error, 0.0)
         parts = [
             math.log(part) + logarithm

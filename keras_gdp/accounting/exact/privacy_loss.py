@@ -40,6 +40,7 @@ class Loss(ABC):
     infinite_mass: float = 0.0  # P(L = inf)
     max_loss: float = math.inf  # largest finite value of L
     largest_order: float = math.inf  # up to which s the cumulant can be computed
+    lattice: float = 0.0  # the finite losses differ by multiples of it; 0: they do not
     lost: tuple[float, float] = (0.0, 0.0)  # masses under P and Q that were left out
     lost_more: float = 0.0  # the former minus the latter, without cancellation
     far: "Jump | None" = None  # what was left out
@@ -214,6 +215,10 @@ class DiscreteLoss(Loss):
         self._p = np.array([item[1] for item in finite])
         self._q = np.array([item[2] for item in finite])
         self.max_loss = float(self._loss.max(initial=-math.inf))
+        gaps = np.diff(self._loss)
+        spacing = float(gaps[gaps > 1e-9].min(initial=math.inf))
+        if are_multiples(gaps, spacing):
+            self.lattice = spacing
 
     def line(self, c: float, step: float, start: int, count: int) -> ComplexArray:
         s = c + 1j * step * np.arange(start, start + count)
@@ -250,6 +255,12 @@ class DiscreteLoss(Loss):
         np.add.at(p, cell, self._p)
         np.add.at(q, cell, self._q)
         return p, q, 0.0
+
+
+def are_multiples(values: Array, unit: float) -> bool:
+    """Whether values are multiples of a finite unit, to rounding."""
+    ratios = np.asarray(values) / unit
+    return unit < math.inf and bool(np.all(np.abs(ratios - np.rint(ratios)) < 1e-12))
 
 
 def _bucket(value: float) -> int:
