@@ -14,7 +14,9 @@ from keras_gdp.clipping.engines import (
     VectorizedEngine,
 )
 from keras_gdp.clipping.isolation import isolation_problem
-from keras_gdp.clipping.objective import leaves_of, with_leaves
+from keras_gdp.clipping.made_up import made_up_rows, normal
+from keras_gdp.clipping.objective import leaves_of, num_rows, with_leaves
+from keras_gdp.clipping.state import is_random_seed
 from keras_gdp.clipping.vectorize import quiet
 from keras_gdp.errors import UnsupportedLayerError
 
@@ -60,7 +62,11 @@ def choose_engine(name, strategy, physical_batch_size, objective, row_specs):
             if not problem and name != BookkeepingEngine.name:
                 problem = problem_of(ENGINES[name])
         elif name == VectorizedEngine.name:
-            problem = run_aside(_vectorization_problem, strategy, objective, row_specs)
+            problem, certain = run_aside(
+                _vectorization_problem, strategy, objective, row_specs
+            )
+            # Who names the engine may know rows that it can be tried on.
+            problem = problem if certain else ""
         else:
             problem = ""
         if problem:
@@ -106,7 +112,7 @@ def _slow_engine(strategy, physical_batch_size, objective, row_specs):
             f"{rows} stacked gradients of {entries} entries each would be slower than "
             "one example at a time"
         )
-    problem = run_aside(_vectorization_problem, strategy, objective, row_specs)
+    problem, _ = run_aside(_vectorization_problem, strategy, objective, row_specs)
     if problem:
         return LoopEngine(strategy), problem
     return VectorizedEngine(strategy, physical_batch_size), (
@@ -115,40 +121,43 @@ def _slow_engine(strategy, physical_batch_size, objective, row_specs):
 
 
 def _vectorization_problem(strategy, objective, row_specs):
-    """Returns why `tf.vectorized_map` fails on two made-up rows, or "".
+    """Returns `(problem, certain)`.
+
+    Why `tf.vectorized_map` fails on made-up rows, or ""; and whether the rows are not
+    to blame: one example at a time gets through them.
+    """
+    rows = made_up_rows(row_specs, 3, normal)
+    problem = _failure(VectorizedEngine(strategy), objective, rows)
+    if not problem:
+        return "", True
+    if _failure(LoopEngine(strategy), objective, rows):
+        return f"tf.vectorized_map cannot be tried on made-up rows ({problem})", False
+    return f"tf.vectorized_map cannot convert it ({problem})", True
+
+
+def _failure(engine, objective, rows):
+    """Returns the error of an engine on some rows, or "".
 
     Some operations fail when they are converted, others only when they run.
     """
-    engine = VectorizedEngine(strategy)
-    rows = tf.nest.map_structure(
-        lambda spec: (
-            None
-            if spec is None
-            else tf.zeros(
-                [3, *(1 if d is None else d for d in spec.shape[1:])], spec.dtype
-            )
-        ),
-        row_specs,
-    )
     leaves = leaves_of(rows)
 
     @tf.function(autograph=False)
     def probe(*tensors):
         packed = with_leaves(rows, tensors)
-        return engine.clip_rows(objective, packed, tf.ones([3], tf.bool)).gradients
+        return engine.clip(objective, packed, tf.ones([num_rows(rows)], tf.bool))
 
     try:
         with quiet():
             traced = probe.get_concrete_function(*leaves)
-            seeds = [v for v in traced.graph.variables if "seed_generator" in v.name]
+            seeds = [v for v in traced.graph.variables if is_random_seed(v)]
             states = [seed.numpy() for seed in seeds]
-            traced(*leaves)
-            for seed, state in zip(seeds, states, strict=True):
-                seed.assign(state)
+            try:
+                traced(*leaves)
+            finally:
+                for seed, state in zip(seeds, states, strict=True):
+                    seed.assign(state)
     except Exception as error:  # Any failure at all means that it cannot.
         text = " ".join(str(error).split()).split(" defined at")[0]
-        return (
-            "tf.vectorized_map cannot convert it "
-            f"({type(error).__name__}: {text[:160]})"
-        )
+        return f"{type(error).__name__}: {text[:160]}"
     return ""

@@ -433,10 +433,11 @@ class PrivateOptimizer(PrivateUpdate):
             raise LedgerError(
                 f"The saved optimizer has {len(store.keys())} variables, "
                 f"{type(self).__name__} has {len(self.variables)}: it was saved by "
-                "another optimizer, or before it was built. Loading it would lose the "
-                "count of private steps. Compile with the class of optimizer that "
-                "saved the file and load; then compile anew with another, which takes "
-                "over the ledger."
+                "another optimizer, or one of the two is not built. Loading it would "
+                "lose the count of private steps. Call "
+                "`model.optimizer.build(model.trainable_variables)` first. If another "
+                "class of optimizer saved the file, compile with that and load; then "
+                "compile anew with this one, which takes over the ledger."
             )
         super().load_own_variables(store)
         if self.batch_size is not None:

@@ -152,6 +152,37 @@ def test_the_vectorized_engine_is_refused_where_tensorflow_cannot_vectorise():
     assert engine.name == "bookkeeping", reason
 
 
+def test_a_named_vectorized_engine_is_not_refused_for_what_made_up_rows_lack():
+    def loss(y, y_pred):
+        checked = tf.debugging.assert_greater(y, 5.0)
+        with tf.control_dependencies([checked]):
+            return tf.reduce_mean(tf.square(y - y_pred), axis=-1)
+
+    model = keras.Sequential([keras.Input((4,)), L.Dropout(0.5, seed=1), L.Dense(3)])
+    x, y = np.ones((2, 4), "float32"), np.full((2, 3), 6.0, "float32")
+    before = [w.numpy() for w in model.weights]
+    engine, _ = choice(model, "vectorized", loss, x, y)
+    assert engine.name == "vectorized"
+    for weight, value in zip(model.weights, before, strict=True):
+        np.testing.assert_array_equal(weight, value)
+
+
+def test_the_vectorized_engine_is_tried_on_sizes_that_fit_a_window():
+    model = keras.Sequential(
+        [
+            keras.Input((None, 2)),
+            L.Conv1D(3, 5, activity_regularizer="l2"),
+            L.GlobalMaxPooling1D(),
+        ]
+    )
+    model.compile(loss="mse", optimizer="sgd")
+    objective, _ = model_objective(model)
+    specs = tf.TensorSpec([None, None, 2]), tf.TensorSpec([None, 3]), None
+    for name in ("vectorized", "auto"):
+        engine, reason = choose_engine(name, Flat(1.0), None, objective, specs)
+        assert engine.name == "vectorized", reason
+
+
 class SelfAttention(L.Layer):
     def build(self, shape):
         self.attention = L.MultiHeadAttention(2, 2, dropout=0.5)

@@ -156,3 +156,26 @@ def test_a_variable_without_gradient_counts_as_zero(engine):
     sizes = [float(np.abs(g).max()) for g in result.gradients]
     assert sum(size == 0 for size in sizes) == 2
     assert sum(size > 0 for size in sizes) == 2
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_the_sums_have_the_variables_shapes_where_sizes_are_not_known(engine, seeded):
+    L = keras.layers
+    model = keras.Sequential(
+        [keras.Input((None, 2)), L.Dense(4), L.GlobalMaxPooling1D(), L.Dense(3)]
+    )
+    x = np.random.default_rng(0).normal(size=(4, 5, 2)).astype("float32")
+    y = np.ones((4, 3), "float32")
+    total, _ = one_by_one(model, "mse", x, y)
+    objective, _ = model_objective(model)
+
+    @tf.function(input_signature=[tf.TensorSpec([None, None, 2])], autograph=False)
+    def run(x):
+        batch = x, tf.constant(y), None
+        clipped = ENGINES[engine](Flat(1.0)).clip(objective, batch, tf.fill([4], True))
+        for part, variable in zip(clipped.gradients, objective.variables, strict=True):
+            assert part.shape == variable.shape
+        return clipped.gradients
+
+    for part, expected in zip(run(x), total, strict=True):
+        np.testing.assert_allclose(part, expected, atol=1e-5)

@@ -148,6 +148,18 @@ def test_weights_and_checkpoints_carry_the_ledger(tmp_path):
     assert other.optimizer.phases == model.optimizer.phases
 
 
+def test_weights_for_an_optimizer_not_yet_built_are_refused_with_the_way_out(tmp_path):
+    model = model_with()
+    train(model, 2)
+    model.save_weights(tmp_path / "w.weights.h5")
+    other = model_with()
+    with pytest.raises(ValueError, match=r"optimizer\.build\(model\.trainable"):
+        other.load_weights(tmp_path / "w.weights.h5")
+    other.optimizer.build(other.trainable_variables)
+    other.load_weights(tmp_path / "w.weights.h5")
+    assert other.optimizer.phases == model.optimizer.phases
+
+
 def test_backup_and_restore_continues_the_count(tmp_path):
     class Interrupt(keras.callbacks.Callback):
         def on_epoch_end(self, epoch, logs=None):

@@ -74,7 +74,7 @@ class Engine:
         count = num_rows(batch)
         size = self.physical_batch_size
         if isinstance(count, int) and count > 0 and (size is None or count <= size):
-            return self.clip_rows(objective, batch, present)
+            return self._clip_shaped_rows(objective, batch, present)
         # An empty batch becomes one absent row: the step still adds its noise.
         if size is None:
             size = tf.maximum(count, 1)
@@ -84,7 +84,7 @@ class Engine:
         if tf.executing_eagerly():
             result = self._eager_chunks(objective, batch, present, chunks, size)
         elif self.physical_batch_size is None:
-            result = self.clip_rows(objective, batch, present)
+            result = self._clip_shaped_rows(objective, batch, present)
         else:
             result = self._graph_chunks(objective, batch, present, chunks, size)
         return ClippedSum(
@@ -92,11 +92,22 @@ class Engine:
             *rows_of((result.squared_norms, result.losses, result.outputs), 0, count),
         )
 
+    def _clip_shaped_rows(self, objective, rows, present):
+        part = self.clip_rows(objective, rows, present)
+        # TensorFlow loses shapes where inputs have sizes that are not known.
+        sums = [
+            total
+            if total.shape == variable.shape
+            else tf.ensure_shape(total, variable.shape)
+            for total, variable in zip(part.gradients, objective.variables, strict=True)
+        ]
+        return part._replace(gradients=sums)
+
     def _eager_chunks(self, objective, batch, present, chunks, size):
         sums, stacked = None, []
         for chunk in range(int(chunks)):
             begin, end = chunk * size, (chunk + 1) * size
-            part = self.clip_rows(
+            part = self._clip_shaped_rows(
                 objective, rows_of(batch, begin, end), present[begin:end]
             )
             stacked.append((part.squared_norms, part.losses, part.outputs))
@@ -115,7 +126,7 @@ class Engine:
         # before the loop that calls it is built.
         def clip_chunk(*tensors):
             rows, mask = with_leaves((batch, present), tensors)
-            part = self.clip_rows(objective, rows, mask)
+            part = self._clip_shaped_rows(objective, rows, mask)
             return part.gradients, (part.squared_norms, part.losses, part.outputs)
 
         one_chunk = tf.function(clip_chunk, autograph=False).get_concrete_function(

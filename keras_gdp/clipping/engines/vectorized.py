@@ -14,8 +14,7 @@ class VectorizedEngine(Engine):
     """Vectorises the one-example gradient over the rows of a chunk.
 
     Memory is one gradient per row of the chunk. Random layers (dropout) draw one
-    mask for the whole chunk, which changes nothing about privacy. Keras' recurrent
-    layers contain loops that cannot be vectorised.
+    mask for the whole chunk, which changes nothing about privacy.
     """
 
     name = "vectorized"
