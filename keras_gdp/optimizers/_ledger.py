@@ -158,14 +158,21 @@ class PrivacyLedger:
             LedgerError: If the table has no room for another phase.
         """
         settings = self._encode(sampling)
-        rows = self._rows()
-        known = any(np.array_equal(row[:_SETTINGS], settings) for row in rows)
         # The last row is kept for steps of unknown sampling, which need no bind.
-        if not known and len(rows) >= _ROWS - 1 and sampling.kind != "unknown":
-            raise LedgerError(_full(len(rows)))
+        self._check_room(settings, _ROWS - (sampling.kind != "unknown"))
         self.rebind(settings)
         if new_pass:
             self._left[0].assign(-1.0)
+
+    def check_room(self) -> None:
+        """Raises `LedgerError` if steps as declared now could not be recorded."""
+        self._check_room(self._current[0].numpy(), _ROWS)
+
+    def _check_room(self, settings, most) -> None:
+        rows = self._rows()
+        known = any(np.array_equal(row[:_SETTINGS], settings) for row in rows)
+        if not known and len(rows) >= most:
+            raise LedgerError(_full(len(rows)))
 
     @property
     def taken(self) -> int:

@@ -276,6 +276,7 @@ class PrivateOptimizer(PrivateUpdate):
         with tf.init_scope():
             if not self.built:
                 self.build(list(variables))
+            self._ledger.check_room()
             self.strategy.check_variables(variables)
             start_strategy(self.strategy, objective, row_specs)
 

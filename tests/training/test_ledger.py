@@ -9,6 +9,7 @@ import tensorflow as tf
 
 import keras_gdp as gdp
 from keras_gdp import accounting
+from keras_gdp.sampling import Sampling
 
 X = np.random.default_rng(0).normal(size=(100, 3)).astype("float32")
 Y = np.ones((100, 1), "float32")
@@ -447,3 +448,27 @@ def test_the_accounting_of_mixed_phases_is_their_composition():
         .compose(accounting.Gaussian(2.0), 2)
     )
     assert budget.spent() == pytest.approx(expected.epsilon(1e-5), rel=1e-9)
+
+
+def test_steps_that_a_full_ledger_cannot_record_are_refused():
+    trained = model()
+    ledger = trained.optimizer._ledger
+    trained.train_on_batch(X, Y)
+    for noise_multiplier in range(3, 66):
+        settings = ledger._encode(Sampling("unknown"), float(noise_multiplier))
+        ledger._add([*settings, 1.0])
+    assert len(trained.optimizer.phases) == 64
+    trained.train_on_batch(X, Y)
+    trained.compile(sgd(100.0), "mse")
+    before = trained.get_weights()
+    for train in (
+        lambda: trained.train_on_batch(X, Y),
+        lambda: trained.fit(poisson(1), verbose=0),
+    ):
+        with pytest.raises(gdp.LedgerError, match="64 phases"):
+            train()
+    for weight, value in zip(trained.get_weights(), before, strict=True):
+        np.testing.assert_array_equal(weight, value)
+    trained.compile(sgd(2.0), "mse")
+    trained.train_on_batch(X, Y)
+    assert sum(p.steps for p in trained.optimizer.phases) == 66
