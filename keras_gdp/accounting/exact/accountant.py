@@ -1,5 +1,7 @@
 """ExactAccountant: both directions of a composition, the worse of which counts."""
 
+import math
+
 import numpy as np
 
 from keras_gdp.accounting.accountant import Accountant, make_accountant
@@ -67,7 +69,7 @@ class ExactAccountant(Accountant):
         for composition in directions:
             bounds = delta_bounds(composition, epsilon, high, both)
             low, high = max(low, bounds[0]), max(high, bounds[1])
-        if not high - low <= _LOOSE * high and self._directions()[0].steps > 1:
+        if _loose(low, high) and self._directions()[0].steps > 1:
             high = min(high, self._directions()[0].total_variation())
             high = max(low, min(high, self._renyi().delta(epsilon)))
         return low, high
@@ -87,7 +89,7 @@ class ExactAccountant(Accountant):
         for composition in compositions:
             bounds = epsilon_bounds(composition, delta, (low, high), both)
             low, high = max(low, bounds[0]), max(high, bounds[1])
-        if not high - low <= _LOOSE * high and compositions[0].steps > 1:
+        if _loose(low, high) and compositions[0].steps > 1:
             high = max(low, min(high, self._renyi().epsilon(delta)))
         return low, high
 
@@ -97,3 +99,8 @@ class ExactAccountant(Accountant):
         for event, count in self.events:
             other.compose(event, count)
         return other
+
+
+def _loose(low: float, high: float) -> bool:
+    """Whether bounds are far apart, which infinity minus a number does not tell."""
+    return low < high and (high == math.inf or high - low > _LOOSE * high)

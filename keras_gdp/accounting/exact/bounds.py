@@ -52,7 +52,8 @@ def delta_bounds(
     if infinite >= 1.0 or epsilon == math.inf or epsilon >= composition.max_loss:
         return infinite, infinite
     try:
-        low, high = _log_delta_bounds(composition, epsilon, known, both)
+        rest = max(0.0, known - infinite)  # of it for the finite losses
+        low, high = _log_delta_bounds(composition, epsilon, rest, both)
     except OUT_OF_REACH:
         low, high = -math.inf, 0.0
     low, high = math.exp(min(low, 0.0)), math.exp(min(high, 0.0))

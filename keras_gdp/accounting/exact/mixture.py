@@ -193,8 +193,14 @@ class MixtureLoss(QuadratureLoss):
 
     def farthest(self, t: float) -> float:
         """Right of where r^t Q has its modes."""
-        # It sits around t a where P ~ N(a) and Q ~ N(0) rule the ratio.
-        return max(t, 1.0) * self._a
+        if self._a > 0.0 or self.noise == "laplace":
+            # It sits around t a where P ~ N(a) and Q ~ N(0) rule the ratio.
+            return max(t, 1.0) * self._a
+        # With P = N(0), (t - 1) L' = x at a mode, and L' falls.
+        x = 1.0
+        while (t - 1.0) * self.slope(np.array([x]))[0] > x:
+            x *= 1.5
+        return x
 
     def support(self, t: float) -> tuple[float, float]:
         """Where Q, or r^t Q, is not negligible."""

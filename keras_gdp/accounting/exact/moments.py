@@ -190,9 +190,13 @@ class Nodes(Measure):
         mean = float(weight @ self._loss) / mass
         second = float(weight @ (self._loss * self._loss)) / mass
         variance = max(second - mean * mean, 1e-300)
-        value = top + math.log(mass)
+        log_mass = value = top + math.log(mass)
         if self._atom > 0.0:
             value = float(np.logaddexp(value, math.log(self._atom)))
+            # The atom at 0 pulls the mean there, and is apart from the rest.
+            share = math.exp(log_mass - value)
+            variance += self._atom * math.exp(-value) * mean * mean
+            mean, variance = share * mean, share * variance
         if self._light or not _LOW < value < _HIGH:
             return value, mean, variance
         split = self._split(t)

@@ -31,6 +31,7 @@ _PANEL, _PANEL_WEIGHT = np.polynomial.legendre.leggauss(20)
 _DIGITS = 50.0  # exp(-50): a tiny K keeps its relative accuracy
 _STRIPS = (1.0, 0.5, 0.25, 0.12, 0.06)
 _LOOKS = 250
+_EXPONENTS = 17
 
 
 class Integrand(Protocol):
@@ -46,13 +47,22 @@ class Integrand(Protocol):
 
 
 def alive(log_size: Array, loss: Array, t: float) -> Array:
-    """Log of the weight over its largest, for the exponent between t/2 and t.
+    """Log of the weight over its largest, at the exponent where that is most.
 
-    That is where quadratures for exponents up to t are used (see `Quadrature`).
+    Of those between t/4 and t: there quadratures for exponents up to t are used (see
+    `Quadrature`). What matters in between need not matter at the ends.
     """
-    lowest = t / 2.0 if t > 1.0 else 0.0
-    sizes = [log_size + s * loss for s in (lowest, t)]
-    return np.asarray(np.maximum(*(size - size.max() for size in sizes)))
+    s = np.linspace(t / 4.0 if t > 1.0 else 0.0, t, _EXPONENTS)
+    tilted = log_size + s[:, None] * loss
+    largest, slope = tilted.max(axis=1), loss[tilted.argmax(axis=1)]
+    # The largest is convex in s: between two exponents it is above both tangents.
+    rise = np.diff(slope)
+    origin = largest - slope * s
+    meet = np.divide(-np.diff(origin), rise, out=s[1:].copy(), where=rise > 0.0)
+    least = origin[:-1] + slope[:-1] * meet
+    tilted = log_size + np.append(s, meet)[:, None] * loss
+    tilted -= np.append(largest, least)[:, None]
+    return np.asarray(np.minimum(tilted.max(axis=0), 0.0))
 
 
 def trapezoid_step(
@@ -67,7 +77,7 @@ def trapezoid_step(
     Args:
         integrand: What is summed.
         x: Points that show where its mass is.
-        t: Exponents are at most t and, beyond 1, at least t/2.
+        t: Exponents are at most t and, beyond 1, at least t/4.
         frequency: Largest imaginary part of an exponent.
         fade_width: Width of the narrowest fade.
     """

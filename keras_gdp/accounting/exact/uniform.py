@@ -97,16 +97,11 @@ class UniformLoss(QuadratureLoss):
             log_size, loss = self._pair.log_noise(x) + loss, -loss
         size = alive(log_size, loss, t)
         size = np.maximum(np.maximum(size[:-2:2], size[1:-1:2]), size[2::2])
-        turned = (frequency + math.sqrt(t)) * np.abs(np.diff(loss[::2]))
+        turned = frequency * np.abs(np.diff(loss[::2]))
+        # How far exp(t L) is from an exponential function.
+        turned += np.sqrt(t * np.abs(np.diff(self._pair.slope(x[::2]))) * np.diff(cuts))
         parts = np.ceil(np.where(size > _LOG_TINY, turned / 4.0, 1.0))
         return np.maximum(parts, 1.0).astype(np.int64)
-
-    def real(self, s: float) -> tuple[float, float, float]:
-        value, mean, second = super().real(s)
-        # The atom at zero carries mass but no cumulant excess.
-        share = 1.0 - self.atom * math.exp(-value)
-        square = share * (second + mean * mean)
-        return value, share * mean, square - (share * mean) ** 2
 
     def largest(self, tilt: float) -> float:
         return self._pair.largest(tilt)

@@ -1,0 +1,104 @@
+"""Cumulants of one release against sums that are finer than needed."""
+
+import math
+
+import numpy as np
+import pytest
+
+from keras_gdp.accounting import (
+    ApproximateDP,
+    ExactAccountant,
+    SampledGaussian,
+    SampledLaplace,
+    UniformSampledGaussian,
+)
+from keras_gdp.accounting.exact.pairs import dominating_pair
+from keras_gdp.accounting.exact.quadrature import alive
+
+
+def uniform_cumulant(mu, p, c, taus):
+    """K of C_p(G_mu) by Gauss-Legendre panels of a hundredth."""
+    nodes, weights = np.polynomial.legendre.leggauss(8)
+    x = mu / 2 + 0.01 * np.arange(100 * math.ceil(16 + (1 + c) * mu))[:, None]
+    x = (x + 0.005 * (1 + nodes)).ravel()
+    log_base = np.log(np.resize(0.005 * weights, x.size)) - x * x / 2
+    log_base -= 0.5 * math.log(2 * math.pi)
+    loss = np.logaddexp(math.log1p(-p), math.log(p) + mu * (x - mu / 2))
+    atom = (1 - p) * math.erf(mu / 2 / math.sqrt(2))
+    size = np.concatenate([log_base + (1 + c) * loss, log_base - c * loss])
+    loss = np.concatenate([loss, -loss])
+    top = max(float(size.max()), 0.0)
+    weight = np.exp(size - top)
+    waves = [(weight * np.exp(1j * tau * loss)).sum() for tau in taus]
+    return top + np.log(np.array(waves) + atom * math.exp(-top))
+
+
+@pytest.mark.parametrize(
+    ("noise", "batch", "c", "step", "count"),
+    [
+        (0.2669, 1639, 3.691, 1.148, 24),
+        (0.3365, 6542, 12.74, 0.2696, 100),
+        (0.557, 36210, 18.02, 0.09486, 300),
+        (1.522, 54, 17.39, 10.16, 24),
+        (4.127, 8908, 89.83, 2.497, 300),
+    ],
+)
+def test_uniform_lines_are_resolved_at_every_exponent(noise, batch, c, step, count):
+    event = UniformSampledGaussian(noise, batch, 100_000)
+    loss = dominating_pair(event, "replace_one", 1).forward
+    line = loss.line(c, step, 0, count)[:: count // 12]
+    taus = step * np.arange(count)[:: count // 12]
+    exact = uniform_cumulant(2 / noise, batch / 1e5, c, taus)
+    # Relative to the largest, at frequency 0; rounding grows with exponent and wave.
+    assert np.abs(np.exp(line - exact[0]) - np.exp(exact - exact[0])).max() < 1e-10
+
+
+@pytest.mark.parametrize(
+    ("p", "noise", "order"),
+    [(0.2871, 10.61, 1217.0), (0.2871, 10.61, 3000.0), (0.999, 2.0, 40.0)],
+)
+def test_large_orders_of_the_direction_without_the_record(p, noise, order):
+    loss = dominating_pair(SampledGaussian(noise, p), "add_remove", 1).reverse
+    x = np.linspace(-40.0, 60.0, 100_001)
+    shifted = math.log(p) - x / noise - 0.5 / noise**2
+    size = -order * np.logaddexp(math.log1p(-p), shifted) - x * x / 2
+    top = size.max()
+    exact = top + math.log(np.exp(size - top).sum() * 1e-3 / math.sqrt(2 * math.pi))
+    assert loss.real(order)[0] == pytest.approx(exact, abs=1e-9)
+
+
+def test_curvature_where_only_the_atom_is_left():
+    event = UniformSampledGaussian(0.08940428608345925, 259, 100_000)
+    body = dominating_pair(event, "replace_one", 1).forward.without_far(1.0)
+    for order in (0.5, 1.2, 1.4, 1.65, 3.0):
+        assert body.real(order)[2] >= 0.0
+    run = ExactAccountant("replace_one").compose(event, 1000)
+    epsilon = run.epsilon(1e-8)
+    low, high = run.delta_bounds(epsilon)
+    assert low <= 1e-8
+    assert high == pytest.approx(1e-8, rel=1e-4)
+    # 1000 releases of 0.00259 each show the record at most so often.
+    assert run.delta(0.3 * epsilon) <= 1 - (1 - 0.00259) ** 1000
+
+
+def test_what_matters_at_any_exponent_is_alive():
+    x = np.linspace(0.0, 80.0, 1601)
+    size, loss = -x * x / 2, np.logaddexp(-5.0, 3.0 * (x - 4.0))
+    for t in (1.0, 4.0, 16.0):
+        found = alive(size, loss, t)
+        for s in np.linspace(t / 4 if t > 1 else 0.0, t, 101):
+            tilted = size + s * loss
+            assert (found >= tilted - tilted.max() - 1e-9).all()
+        assert found.min() < -50.0
+
+
+def test_infinite_losses_do_not_hide_the_worse_direction():
+    # Of this run the record's absence against its presence is the worse direction.
+    sampled, epsilon, share = SampledLaplace(2.6575, 0.3263), 0.046, 0.02
+    run = ExactAccountant().compose(sampled, 2)
+    mixed = run.copy().compose(ApproximateDP(0.0, share))
+    low, high = (share + (1 - share) * end for end in run.delta_bounds(epsilon))
+    least, most = mixed.delta_bounds(epsilon)
+    assert least <= high
+    assert low <= most <= high * (1 + 1e-6)
+    assert mixed.epsilon(low) >= epsilon * (1 - 1e-9)
