@@ -155,7 +155,7 @@ class Contour:
                 else:
                     raise ContourDoesNotConverge
             start += size
-            size = max(48, start // 2)
+            size = max(48, start)
             if start > self._most:
                 raise ContourDoesNotConverge
         self._step, self._remainder = step, remainder

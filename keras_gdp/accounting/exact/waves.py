@@ -36,10 +36,16 @@ def _waves(phase: Array, count: int) -> ComplexArray:
     """exp(i k phase) in rows k = 0, ..., count - 1."""
     few = math.isqrt(count - 1) + 1
     many = -(-count // few)
-    small = np.exp(1j * np.multiply.outer(np.arange(few), phase))
-    large = np.exp(1j * np.multiply.outer(few * np.arange(many), phase))
+    small, large = _powers(phase, few), _powers(few * phase, many)
     waves = large[:, None, :] * small
     return np.asarray(waves.reshape(few * many, phase.size)[:count])
+
+
+def _powers(phase: Array, count: int) -> ComplexArray:
+    """The same, each from its own exponential."""
+    waves = np.ones((count, phase.size), dtype=np.complex128)
+    np.exp(1j * np.multiply.outer(np.arange(1, count), phase), out=waves[1:])
+    return waves
 
 
 def log1p(z: ComplexArray) -> ComplexArray:
