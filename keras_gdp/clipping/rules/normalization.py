@@ -3,7 +3,7 @@
 import keras
 import tensorflow as tf
 
-from keras_gdp.clipping.contributions import summed
+from keras_gdp.clipping.contributions import Stacked, summed
 from keras_gdp.clipping.rules.registry import register
 from keras_gdp.errors import UnsupportedLayerError
 
@@ -120,14 +120,34 @@ def group_normalization(layer, record, inputs):
         offset = offset + aligned(layer.beta)
     outputs = tf.reshape(grouped * factor + offset, shape)
     outputs = tf.ensure_shape(tf.cast(outputs, layer.compute_dtype), inputs.shape)
-    return _tap(
-        layer,
-        record,
+    others = [i for i in range(1, rank) if i != axis]
+
+    def of_gamma(gradients):
+        # sum of dy (x - mean) inverse, where the latter two leave the sum
+        def by_group(tensor):
+            total = tf.reduce_sum(tensor, others)
+            return tf.reshape(total, [-1, layer.groups, channels // layer.groups])
+
+        def once(statistic):
+            return tf.cast(tf.reshape(statistic, [-1, layer.groups, 1]), dtype)
+
+        dtype = gradients.dtype
+        total = by_group(gradients * tf.cast(inputs, dtype))
+        total = once(inverse) * (total - once(mean) * by_group(gradients))
+
+        def scale():
+            normalized = tf.reshape((grouped - mean) * inverse, shape)
+            terms = gradients * tf.cast(normalized, dtype)
+            return summed(terms, others, layer.gamma.shape).scale()
+
+        return Stacked(tf.reshape(total, [-1, channels]), scale)
+
+    return record.tap(
         outputs,
-        lambda: tf.reshape((grouped - mean) * inverse, shape),
-        [axis],
-        layer.gamma,
-        layer.beta,
+        lambda gradients: [
+            (layer.gamma, lambda: of_gamma(gradients)),
+            (layer.beta, lambda: summed(gradients, others, layer.beta.shape)),
+        ],
     )
 
 
