@@ -147,10 +147,10 @@ def _steps(args: argparse.Namespace, probability: float) -> int:
         raise ValueError("Give either --steps or --epochs.")
     if args.steps is not None:
         return int(args.steps)
-    if not args.epochs > 0 or probability <= 0:
+    if not args.epochs > 0 or probability <= 0 or args.epochs / probability == math.inf:
         raise ValueError(
-            f"--epochs must be > 0 with a sampling probability > 0. Received: "
-            f"{args.epochs}."
+            "--epochs must be > 0 and finite, with a sampling probability > 0. "
+            f"Received: {args.epochs}."
         )
     # An epoch is num_examples drawn in expectation.
     return math.ceil(args.epochs / probability - 1e-9)

@@ -352,7 +352,7 @@ def sampling_probability_for(
             "noise_multiplier > 0."
         )
     mu = max(float(mu_from_epsilon_delta(epsilon, delta)), 1e-300)
-    growth = noise**-2.0
+    growth = max(noise, 1e-100) ** -2.0
     log_p = math.log(mu) - 0.5 * (math.log(count) + growth)
     if growth < 30.0:
         log_p = math.log(mu) - 0.5 * math.log(count * math.expm1(growth))

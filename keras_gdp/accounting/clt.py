@@ -196,7 +196,7 @@ class CLTAccountant(Accountant):
         noise = getattr(event, "noise_multiplier", 0.0)
         if isinstance(event, SampledGaussian) and event.sampling_probability == 0.0:
             return 0.0
-        if noise == 0.0:
+        if noise < 1e-100:  # squares overflow
             return math.inf
         if self._is_gaussian(event):
             return (sensitivity / noise) ** 2

@@ -7,13 +7,17 @@ import pytest
 
 from keras_gdp.accounting import (
     ApproximateDP,
+    CLTAccountant,
     ExactAccountant,
+    Gaussian,
     SampledGaussian,
     SampledLaplace,
     UniformSampledGaussian,
+    sampling_probability_for,
 )
 from keras_gdp.accounting.exact.pairs import dominating_pair
 from keras_gdp.accounting.exact.quadrature import alive
+from keras_gdp.errors import BudgetExceededError
 
 
 def uniform_cumulant(mu, p, c, taus):
@@ -102,3 +106,30 @@ def test_infinite_losses_do_not_hide_the_worse_direction():
     assert least <= high
     assert low <= most <= high * (1 + 1e-6)
     assert mixed.epsilon(low) >= epsilon * (1 - 1e-9)
+
+
+@pytest.mark.parametrize(("noise", "share"), [(0.02, 0.1), (0.08, 0.03), (0.1, 0.05)])
+def test_fixed_size_sampling_without_jumps(noise, share):
+    # Without outcomes that lose 5 more, where noise is small, only the atom is left.
+    event = UniformSampledGaussian(noise, round(1000 * share), 1000)
+    loss = dominating_pair(event, "replace_one", 1).forward.without_far(5.0)
+    for order in (0.1, 1.0, 5.0):
+        assert loss.real(order)[0] == pytest.approx(math.log1p(-share), rel=1e-8)
+
+
+@pytest.mark.parametrize("noise", [1e-320, 1e-200, 1e-3])
+@pytest.mark.parametrize("steps", [1, 3])
+def test_hardly_any_noise(noise, steps):
+    for event in (
+        Gaussian(noise),
+        SampledGaussian(noise, 0.1),
+        UniformSampledGaussian(noise, 10, 100),
+    ):
+        run = ExactAccountant("replace_one").compose(event, steps)
+        assert run.epsilon(1e-5) > 1000.0
+        assert run.delta(1.0) >= (1 - 0.9**steps) * (1 - 1e-9)
+    estimate = CLTAccountant().compose(SampledGaussian(noise, 0.1), steps)
+    assert estimate.epsilon(1e-5) == math.inf
+    if noise < 1e-100:  # accounted as no noise
+        with pytest.raises(BudgetExceededError):
+            sampling_probability_for(1.0, 1e-5, noise_multiplier=noise, steps=steps)

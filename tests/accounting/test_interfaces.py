@@ -151,6 +151,8 @@ def test_cli_tradeoff_writes_csv(capsys, tmp_path):
         ("epsilon", "--noise", "1", "--batch-size", "9", "--examples", "5"),
         ("nothing",),
         ("compare",),
+        ("epsilon", "--noise", "1", "--probability", ".1", "--epochs", "inf"),
+        ("epsilon", "--noise", "1", "--probability", ".1", "--epochs", "1e308"),
     ],
 )
 def test_cli_refuses_bad_arguments_without_traceback(capsys, args):

@@ -16,6 +16,7 @@ __all__ = ["UniformLoss"]
 
 _KEPT = 64  # variants of a loss without its far outcomes
 _LOG_TINY = -60.0
+_MOST_PANELS = 2e4
 
 
 class UniformLoss(QuadratureLoss):
@@ -51,8 +52,12 @@ class UniformLoss(QuadratureLoss):
 
     def _build(self, t: float, frequency: float) -> Nodes:
         pair = self._pair
-        high = max(pair.support(t)[1], self._start + 14.0)
-        count = math.ceil((high - self._start) / min(1.0, 2.0 / self._mu))
+        # The mirror image is not faded: there Q has its mass around mu.
+        high = max(pair.support(t)[1], self._mu + 14.0)
+        panel = min(1.0, 2.0 / self._mu)
+        if not (high - self._start) / panel < _MOST_PANELS:
+            raise QuadratureTooLargeError
+        count = math.ceil((high - self._start) / panel)
         cuts = np.linspace(self._start, high, count + 1)
         middle = np.convolve(cuts, [0.5, 0.5], "valid")
         if self._fade is not None:
@@ -69,7 +74,7 @@ class UniformLoss(QuadratureLoss):
         sides = []
         for sign in (1.0, -1.0):
             parts = self._oscillations(cuts, t, frequency, sign)
-            if parts.sum() > 2e4:
+            if parts.sum() > _MOST_PANELS:
                 raise QuadratureTooLargeError
             ends = divided(cuts, parts)
             if sign > 0.0 and self._fade is not None:
