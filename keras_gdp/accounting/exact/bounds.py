@@ -74,10 +74,9 @@ def _log_delta_bounds(
         return -math.inf, -math.inf if known > _TINY else max(most, _LOG_LEAST)
     reading = contour_at(composition, epsilon)
     found = (-math.inf, 0.0)
-    if reading is not None:
-        value, _, error = reading.value(epsilon)
-        low = value + math.log1p(-error) if error < 1.0 else -math.inf
-        found = low, value + math.log1p(error)
+    value, _, error = reading.value(epsilon) if reading else (0.0, 0.0, 1.0)
+    if error <= HUGE_CONTOUR_ERROR:  # a worse one may be off by more than it says
+        found = value + math.log1p(-error), value + math.log1p(error)
         if error <= tolerated(composition):
             return found
         if found[1] < math.log(max(known, _TINY)):
