@@ -38,38 +38,40 @@ class Band:
         self._jumps = [
             (n, loss, jump) for n, loss, jump in self._phases if jump is not None
         ]
-        self._log_counts = np.log([n for n, _, _ in self._jumps])
         self.largest_order = body.largest_order
 
-    def _odds(self, s: float) -> tuple[float, float, Array, Array]:
+    def _odds(self, s: float) -> tuple[float, float, list[tuple[float, ...]]]:
         """Log expm1 of the sum of n log1p(odds), and that sum.
 
-        Also, per jump, the derivative of the former in log odds, and the cumulants of
-        the odds in rows.
+        Also, per jump, the derivative of the former in log odds, the log odds, and how
+        their first two derivatives in s differ from the body's.
         """
-        rows = np.array(
-            [np.subtract(jump.real(s), loss.real(s)) for _, loss, jump in self._jumps]
-        )
-        log_odds = rows[:, 0]
-        kept = np.maximum(log_odds, -_LARGE)  # below it log1p(odds) is odds
-        logs = np.log(np.logaddexp(0.0, kept)) + log_odds - kept + self._log_counts
-        log_sum = float(np.logaddexp.reduce(logs))
+        rows, logs = [], []
+        for n, loss, jump in self._jumps:
+            log_odds, first, second = (
+                a - b for a, b in zip(jump.real(s), loss.real(s), strict=True)
+            )
+            kept = max(log_odds, -_LARGE)  # below it log1p(odds) is odds
+            logs.append(math.log(n) + math.log(_softplus(kept)) + log_odds - kept)
+            log_chance = math.log(n) - _softplus(-log_odds)
+            rows.append((log_chance, log_odds, first, second))
+        log_sum = float(np.logaddexp.reduce(logs)) if len(logs) > 1 else logs[0]
         total = math.exp(min(log_sum, 700.0))
         if total < 1e-9:
             value, log_slope = log_sum, -log_sum
         else:
             log_slope = -math.log(-math.expm1(-total))
             value = total - log_slope
-        log_chances = -np.logaddexp(0.0, -log_odds)
-        return value, total, np.exp(self._log_counts + log_chances + log_slope), rows
+        return value, total, [(math.exp(x + log_slope), *rest) for x, *rest in rows]
 
     def real(self, s: float) -> tuple[float, float, float]:
         """K, K', K'' at real s."""
-        value, total, weights, rows = self._odds(s)
-        _, first, second = rows.T
-        missed = np.exp(-np.logaddexp(0.0, rows[:, 0]))
-        slope = float(weights @ first)
-        bend = float(weights @ (second + missed * first**2))
+        value, total, rows = self._odds(s)
+        slope = bend = 0.0
+        for weight, log_odds, first, second in rows:
+            slope += weight * first
+            missed = math.exp(-_softplus(log_odds))
+            bend += weight * (second + missed * first * first)
         k0, k1, k2 = self._body.real(s)
         curvature = k2 + bend - slope * slope * math.exp(-total)
         return k0 + value, k1 + slope, max(curvature, 1e-300)
@@ -98,9 +100,16 @@ class Band:
 
     def rounding(self, s: float) -> float:
         """Rough size of the rounding error of K at real s."""
-        _, _, weights, _ = self._odds(s)
-        errors = [jump.rounding(s) + loss.rounding(s) for _, loss, jump in self._jumps]
-        return self._body.rounding(s) + float(weights @ errors)
+        _, _, rows = self._odds(s)
+        return self._body.rounding(s) + math.fsum(
+            weight * (jump.rounding(s) + loss.rounding(s))
+            for (weight, *_), (_, loss, jump) in zip(rows, self._jumps, strict=True)
+        )
+
+
+def _softplus(x: float) -> float:
+    """log(1 + exp(x))."""
+    return max(x, 0.0) + math.log1p(math.exp(-abs(x)))
 
 
 def _capped(z: ComplexArray) -> ComplexArray:
