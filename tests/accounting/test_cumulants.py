@@ -90,7 +90,7 @@ def test_what_matters_at_any_exponent_is_alive():
     size, loss = -x * x / 2, np.logaddexp(-5.0, 3.0 * (x - 4.0))
     for t in (1.0, 4.0, 16.0):
         found = alive(size, loss, t)
-        for s in np.linspace(t / 4 if t > 1 else 0.0, t, 101):
+        for s in np.linspace(t / 2 if t > 1 else 0.0, t, 101):
             tilted = size + s * loss
             assert (found >= tilted - tilted.max() - 1e-9).all()
         assert found.min() < -50.0

@@ -34,6 +34,7 @@ __all__ = ["epsilon_bounds"]
 
 _TRIES = 25  # readings that an inversion may take
 _AWAY = 0.01  # in log delta: there a reading may not be as good as another
+_SKEWED = 2000.0  # times the variance: then jumps rule the saddle of the contour
 _NEAR = 12.0  # in log delta: an error there will not be better at the target
 
 
@@ -74,16 +75,28 @@ def _epsilon_bounds(
         saddle = saddle_for_epsilon(composition, epsilon, nearby.c)
         return refined_contour(composition, saddle._replace(log_delta=target), most)
 
-    def by_jumps(epsilon: float) -> Reading:
-        return jumps_at(composition, epsilon)
+    def by_contour() -> tuple[Bounds, float]:
+        return _invert(plain, target, rough, GOOD_ERROR)
 
-    found, error = _invert(plain, target, rough, GOOD_ERROR)
-    if error > GOOD_ERROR:
-        with contextlib.suppress(ContourDoesNotConverge):
-            start = rough_epsilon(composition, target)
-            better, other = _invert(by_jumps, target, start, HUGE_CONTOUR_ERROR)
-            if other < error:
-                found, error = better, other
+    def by_jumps() -> tuple[Bounds, float]:
+        start = rough_epsilon(composition, target)
+        return _invert(
+            lambda epsilon: jumps_at(composition, epsilon),
+            target,
+            start,
+            HUGE_CONTOUR_ERROR,
+        )
+
+    attempts = [by_contour, by_jumps]
+    if nearby.curvature > _SKEWED * composition.real(0.5)[2]:
+        attempts.reverse()
+    found, error = (0.0, math.inf), math.inf
+    for attempt in attempts:
+        if error > GOOD_ERROR:
+            with contextlib.suppress(ContourDoesNotConverge):
+                better, other = attempt()
+                if other < error:
+                    found, error = better, other
     if error > tolerated(composition):
         found, error = _invert(
             lambda epsilon: plain(epsilon, MOST_NODES),

@@ -159,18 +159,8 @@ class Quadrature(ABC):
         """Makes the nodes for exponents up to t, frequencies up to `frequency`."""
 
     def nodes(self, t: float, frequency: float) -> Measure:
-        """Nodes good for exponents up to t, frequencies up to `frequency`.
-
-        Few sets serve many requests: the limits' binary logarithms are rounded up to
-        even, or to whole numbers where that would take too many nodes.
-        """
-        try:
-            return self._kept(_bucket(t, 2), _bucket(frequency, 2))
-        except QuadratureTooLargeError:
-            return self._kept(_bucket(t, 1), _bucket(frequency, 1))
-
-    def _kept(self, power: int, rate: int) -> Measure:
-        """Nodes for exponents up to 2^power, frequencies up to 2^rate."""
+        """Nodes good for exponents up to t, frequencies up to `frequency`."""
+        power, rate = _bucket(t), _bucket(frequency)
         return _kept_nodes.get(
             (self, power, rate), lambda: self._build(2.0**power, 2.0**rate)
         )
@@ -273,9 +263,8 @@ def are_multiples(values: Array, unit: float) -> bool:
     return unit < math.inf and bool(np.all(np.abs(ratios - np.rint(ratios)) < 1e-12))
 
 
-def _bucket(value: float, multiple: int) -> int:
-    """The binary logarithm rounded up to a multiple, at least 0."""
-    return multiple * math.ceil(math.log2(max(value, 1.0)) / multiple)
+def _bucket(value: float) -> int:
+    return max(0, math.ceil(math.log2(max(value, 1.0))))
 
 
 def normal_mass(points: Array) -> Array:

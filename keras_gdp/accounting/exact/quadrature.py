@@ -49,10 +49,10 @@ class Integrand(Protocol):
 def alive(log_size: Array, loss: Array, t: float) -> Array:
     """Log of the weight over its largest, at the exponent where that is most.
 
-    Of those between t/4 and t: there quadratures for exponents up to t are used (see
+    Of those between t/2 and t: there quadratures for exponents up to t are used (see
     `Quadrature`). What matters in between need not matter at the ends.
     """
-    s = np.linspace(t / 4.0 if t > 1.0 else 0.0, t, _EXPONENTS)
+    s = np.linspace(t / 2.0 if t > 1.0 else 0.0, t, _EXPONENTS)
     tilted = log_size + s[:, None] * loss
     largest, slope = tilted.max(axis=1), loss[tilted.argmax(axis=1)]
     # The largest is convex in s: between two exponents it is above both tangents.
@@ -77,7 +77,7 @@ def trapezoid_step(
     Args:
         integrand: What is summed.
         x: Points that show where its mass is.
-        t: Exponents are at most t and, beyond 1, at least t/4.
+        t: Exponents are at most t and, beyond 1, at least t/2.
         frequency: Largest imaginary part of an exponent.
         fade_width: Width of the narrowest fade.
     """
