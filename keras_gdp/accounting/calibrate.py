@@ -13,7 +13,7 @@ import numpy as np
 from keras_gdp import _validate
 from keras_gdp._gdp import mu_from_epsilon_delta
 from keras_gdp.accounting.accountant import Accountant, make_accountant
-from keras_gdp.accounting.events import Event, SampledGaussian
+from keras_gdp.accounting.events import NO_NOISE, Event, SampledGaussian
 from keras_gdp.errors import BudgetExceededError, UnsupportedEventError
 
 __all__ = [
@@ -352,7 +352,7 @@ def sampling_probability_for(
             "noise_multiplier > 0."
         )
     mu = max(float(mu_from_epsilon_delta(epsilon, delta)), 1e-300)
-    growth = max(noise, 1e-100) ** -2.0
+    growth = max(noise, NO_NOISE) ** -2.0
     log_p = math.log(mu) - 0.5 * (math.log(count) + growth)
     if growth < 30.0:
         log_p = math.log(mu) - 0.5 * math.log(count * math.expm1(growth))

@@ -15,6 +15,7 @@ from numpy.typing import ArrayLike, NDArray
 from keras_gdp._gdp import delta_from_mu, epsilon_from_mu
 from keras_gdp.accounting.accountant import Accountant
 from keras_gdp.accounting.events import (
+    NO_NOISE,
     Event,
     Gaussian,
     SampledGaussian,
@@ -196,7 +197,7 @@ class CLTAccountant(Accountant):
         noise = getattr(event, "noise_multiplier", 0.0)
         if isinstance(event, SampledGaussian) and event.sampling_probability == 0.0:
             return 0.0
-        if noise < 1e-100:  # squares overflow
+        if noise < NO_NOISE:
             return math.inf
         if self._is_gaussian(event):
             return (sensitivity / noise) ** 2

@@ -27,6 +27,7 @@ from typing import Any
 from keras_gdp import _validate
 
 __all__ = [
+    "NO_NOISE",
     "ApproximateDP",
     "Composed",
     "Event",
@@ -38,6 +39,8 @@ __all__ = [
     "SelfComposed",
     "UniformSampledGaussian",
 ]
+
+NO_NOISE = 1e-100  # below it squares of losses overflow: accounted as no noise
 
 
 @dataclasses.dataclass(frozen=True)

@@ -28,6 +28,15 @@ def outcomes(phases):
     return total
 
 
+def delta_of(found, epsilon):
+    """Returns delta of such outcomes."""
+    return mp.fsum(
+        p * (1 - mp.exp(mp.mpf(epsilon) - loss))
+        for loss, p in found.items()
+        if loss > epsilon
+    )
+
+
 def responses(noise, categories, count):
     other = mp.mpf(noise) / categories
     top = 1 - noise + other
@@ -58,11 +67,7 @@ def test_randomized_response_is_exact_to_nine_digits(case, share):
     with mp.workdps(40):
         found = outcomes([responses(*phase) for phase in phases])
         epsilon = float(share * max(found))
-        truth = mp.fsum(
-            p * (1 - mp.exp(epsilon - loss))
-            for loss, p in found.items()
-            if loss > epsilon
-        )
+        truth = delta_of(found, epsilon)
         low, high = (mp.mpf(bound) for bound in run.delta_bounds(epsilon))
         assert low <= truth <= high
         assert high - low < 1e-9 * truth
@@ -74,11 +79,7 @@ def test_lattices_that_fit_each_other_are_exact_together():
     with mp.workdps(40):
         phases = [approximate(0.1, 1e-7, 40), approximate(0.3, 1e-8, 9)]
         infinite = 1 - (1 - mp.mpf(1e-7)) ** 40 * (1 - mp.mpf(1e-8)) ** 9
-        truth = infinite + mp.fsum(
-            p * (1 - mp.exp(mp.mpf(2.5) - loss))
-            for loss, p in outcomes(phases).items()
-            if loss > 2.5
-        )
+        truth = infinite + delta_of(outcomes(phases), 2.5)
         low, high = (mp.mpf(bound) for bound in run.delta_bounds(2.5))
         assert low <= truth <= high
         assert high - low < 1e-9 * truth
@@ -90,11 +91,7 @@ def test_lattices_that_do_not_fit_are_bounded_all_the_same():
     with mp.workdps(40):
         found = outcomes([responses(0.9, 2, 20), responses(0.8, 3, 9)])
         for epsilon in np.linspace(0.0, 4.0, 5):
-            truth = mp.fsum(
-                p * (1 - mp.exp(mp.mpf(epsilon) - loss))
-                for loss, p in found.items()
-                if loss > epsilon
-            )
+            truth = delta_of(found, epsilon)
             low, high = (mp.mpf(bound) for bound in run.delta_bounds(epsilon))
             assert low <= truth <= high < truth * (1 + 1e-6)
 

@@ -127,6 +127,7 @@ class Contour:
         if guess > self._most:
             raise ContourDoesNotConverge
         start, size = 0, min(max(int(guess), 24), 256)
+        early = min(_MANY, self._most // 4)
         taus, values = [], []
         floor = _TOLERANCE * math.exp(self._spare)
         floor /= math.sqrt(self.saddle.curvature) * c * (c + 1.0)
@@ -145,8 +146,7 @@ class Contour:
             remainder = 2.0 * float(decay[-max(4, size // 4) :].max()) / float(tau[-1])
             if remainder <= floor:
                 break
-            many = min(_MANY, self._most // 4)
-            if start <= many < start + size:  # before the many: will it ever end?
+            if start <= early < start + size:  # before the many: will it ever end?
                 for many in _LOOKS:
                     if many <= self._most:
                         _, far = composition.line(c, step, many, 1)

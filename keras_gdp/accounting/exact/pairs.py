@@ -5,6 +5,7 @@ import math
 from typing import NamedTuple
 
 from keras_gdp.accounting.events import (
+    NO_NOISE,
     ApproximateDP,
     Event,
     Gaussian,
@@ -34,7 +35,6 @@ class Pair(NamedTuple):
 
 
 _INFINITE = DiscreteLoss([1.0, 0.0], [0.0, 1.0])
-_NO_NOISE = 1e-100  # below it squares of losses overflow
 
 
 @functools.lru_cache(maxsize=128)
@@ -54,7 +54,7 @@ def dominating_pair(event: Event, relation: str, group_size: int) -> Pair | None
     """
     if getattr(event, "sampling_probability", 1.0) == 0.0:
         return None
-    if getattr(event, "noise_multiplier", 1.0) < _NO_NOISE:
+    if getattr(event, "noise_multiplier", 1.0) < NO_NOISE:
         return _both(_INFINITE)
     replaced = relation == "replace_one"
     sensitivity = group_size * (2.0 if replaced else 1.0)

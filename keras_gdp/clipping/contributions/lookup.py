@@ -94,12 +94,8 @@ def _sum_rows(gradients, indices, rows, factors=None):
         gradients = tf.reshape(gradients, [-1, width])
         return tf.math.unsorted_segment_sum(gradients, indices, rows)
     # The same as the product with a sparse matrix, whose processor kernel is faster.
-    batch, tokens = (
-        static or size
-        for static, size in zip(
-            gradients.shape[:2], tf.unstack(tf.shape(gradients)[:2]), strict=True
-        )
-    )
+    batch = gradients.shape[0] or tf.shape(gradients)[0]
+    tokens = gradients.shape[1] or tf.shape(gradients)[1]
     if factors is None:
         values = tf.ones([batch * tokens], gradients.dtype)
     else:
@@ -111,14 +107,13 @@ def _sum_rows(gradients, indices, rows, factors=None):
     shape = tf.cast([rows, batch * tokens], tf.int64)
     count = -(-width // _MAX_COLUMNS)
     sizes = [width // count + (i < width % count) for i in range(count)]
-    table = tf.reshape(gradients, [-1, width])
     sums = [
         tf.raw_ops.SparseTensorDenseMatMul(
             a_indices=places, a_values=values, a_shape=shape, b=columns
         )
-        for columns in (tf.split(table, sizes, axis=1) if count > 1 else [table])
+        for columns in tf.split(tf.reshape(gradients, [-1, width]), sizes, axis=1)
     ]
-    return sums[0] if count == 1 else tf.concat(sums, axis=1)
+    return tf.concat(sums, axis=1)
 
 
 def _side_by_side(left, right):
