@@ -81,17 +81,25 @@ class Band:
     ) -> tuple[ComplexArray, Array]:
         """K on a vertical line, and |exp K| / exp K(c)."""
         k = np.zeros(count, dtype=np.complex128)
-        total = np.zeros(count, dtype=np.complex128)
+        rows, top = [], -math.inf
         for n, loss, jump in self._phases:
             base = loss.line(c, step, start, count)
             k += n * base
             if jump is not None:
                 odds = jump.line(c, step, start, count) - base
+                rows.append((n, odds))
+                top = max(top, float(odds.real.max()))
+        if top < -_LARGE:  # log1p and expm1 do nothing, and exp may underflow
+            total = sum(n * _exp(odds - top) for n, odds in rows)
+            k += top + np.log(total + 1e-300)
+        else:
+            total = np.zeros(count, dtype=np.complex128)
+            for n, odds in rows:
                 total += n * np.where(
                     odds.real > _LARGE, odds, log1p(_exp(odds) + 1e-300)
                 )
-        much = np.log(expm1(_capped(total)) + 1e-300)
-        k += np.where(total.real > _LARGE, total, much)
+            much = np.log(expm1(_capped(total)) + 1e-300)
+            k += np.where(total.real > _LARGE, total, much)
         return k, np.exp(np.minimum(k.real - self.real(c)[0], 0.0))
 
     def lasting(self, c: float) -> float:

@@ -44,7 +44,7 @@ _CURVE_ERROR = 1e-6  # relative, of delta: good enough to draw a curve with
 def delta_bounds(
     composition: Composition, epsilon: float, known: float, both: bool
 ) -> Bounds:
-    """Bounds on one direction's delta; (0, 0) if it is surely at most `known`.
+    """Bounds on one direction's delta, loose ones if it is surely at most `known`.
 
     Without `both` the lower bound may be 0.
     """
@@ -67,11 +67,12 @@ def _log_delta_bounds(
     if composition.steps == 1:
         value, error = log_delta_of_one(composition.phases[0][0], epsilon)
         return value - error, value + error
-    enough = math.log(max(known, _TINY)) - 1e-9
+    surely = math.log(max(known, _TINY))
+    enough = surely - 1e-9
     saddle = saddle_for_epsilon(composition, epsilon, enough=enough)
     most = chernoff(composition, saddle.c, epsilon)
     if most < enough:
-        return -math.inf, -math.inf if known > _TINY else max(most, _LOG_LEAST)
+        return -math.inf, max(most, _LOG_LEAST)
     reading = contour_at(composition, epsilon)
     found = (-math.inf, 0.0)
     value, _, error = reading.value(epsilon) if reading else (0.0, 0.0, 1.0)
@@ -79,13 +80,13 @@ def _log_delta_bounds(
         found = value + math.log1p(-error), value + math.log1p(error)
         if error <= tolerated(composition):
             return found
-        if found[1] < math.log(max(known, _TINY)):
-            return -math.inf, -math.inf
+        if found[1] < surely:
+            return -math.inf, found[1]
     if composition.steps > MOST_GRID_STEPS:
         return found
     grids = Grids(composition, epsilon)
-    if grids.coarse.log_delta(epsilon) < math.log(max(known, _TINY)):
-        return -math.inf, -math.inf
+    if (most := grids.coarse.log_delta(epsilon)) < surely:
+        return -math.inf, most
     low = grids.lower.log_delta(epsilon) if both else -math.inf
     return max(low, found[0]), min(grids.upper.log_delta(epsilon), found[1])
 

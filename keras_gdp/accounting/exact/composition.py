@@ -19,6 +19,10 @@ from keras_gdp.accounting.exact.waves import Array, ComplexArray
 __all__ = ["Composition", "Cumulant", "directions"]
 
 
+_ORDER = 1e12  # five times the largest order of a saddle,
+_ORDER_OF_ATOMS = 1e7  # and what quadratures of losses with atoms reach
+
+
 class Cumulant(Protocol):
     """K(s), log of the integral of exp(s L) over a measure of mass 1 at most."""
 
@@ -48,13 +52,14 @@ class Composition:
 
     Args:
         phases: The losses with their counts >= 1.
-        order: No order beyond a fifth of it is used. Losses far below 1 need larger
-            ones to show that they cannot add up to an epsilon.
     """
 
-    def __init__(self, phases: list[tuple[Loss, int]], order: float = 1e7) -> None:
+    def __init__(self, phases: list[tuple[Loss, int]]) -> None:
         self.phases = phases
         self.max_loss = sum(n * loss.max_loss for loss, n in phases)
+        # Losses far below 1 need large orders to show that they cannot add up to an
+        # epsilon.
+        order = _ORDER if all(loss.smooth for loss, _ in phases) else _ORDER_OF_ATOMS
         orders = [loss.largest_order for loss, _ in phases]
         self.largest_order = min([order, *orders]) / 5.0
         # 1 - prod (1 - P(L_i = inf)): this delta remains at every epsilon.

@@ -26,7 +26,7 @@ def rough_epsilon(composition: Composition, log_delta: float) -> float:
     likelier = int(np.count_nonzero(jumps > delta))
     if likelier < _RUNGS:
         without = WithoutFar(composition, float(ladder[likelier]))
-        if without.changes and without.rare:
+        if without.rare:
             epsilon = saddle_for_delta(without.body, log_delta).epsilon
     costly = int(np.count_nonzero(deltas > delta))
     if 0 < costly < _RUNGS and deltas[costly] > 0.0:

@@ -14,7 +14,12 @@ import numpy as np
 
 from keras_gdp.accounting.exact.moments import Measure, QuadratureTooLargeError
 from keras_gdp.accounting.exact.privacy_loss import Jump, normal_mass
-from keras_gdp.accounting.exact.quadrature import equidistant, looks, trapezoid_step
+from keras_gdp.accounting.exact.quadrature import (
+    alive,
+    equidistant,
+    looks,
+    trapezoid_step,
+)
 from keras_gdp.accounting.exact.waves import Array
 
 if TYPE_CHECKING:
@@ -22,6 +27,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Fade", "FarOutcomes"]
 
+_LOG_TINY = -90.0
 _ENDS = 14.0  # widths after which a fade is over
 
 
@@ -115,6 +121,9 @@ class FarOutcomes(Jump):
             high = min(high, self._end.end)
         narrowest = min(fade.width for fade in fades)
         x = looks(low, high, [(fade.centre, fade.width) for fade in fades])
+        matters = np.flatnonzero(alive(*self.log_size(x), t) > _LOG_TINY)
+        x = x[max(matters[0] - 1, 0) : matters[-1] + 2]
+        low, high = float(x[0]), float(x[-1])
         step = trapezoid_step(self, x, t, frequency, narrowest)
         if (high - low) / step > 3e5:
             raise QuadratureTooLargeError

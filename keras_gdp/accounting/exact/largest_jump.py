@@ -50,7 +50,6 @@ _LOWEST, _HIGHEST = -60, 12  # binary logarithms of thresholds
 _BANDS = (2, 1)  # octaves of a band, and if the first is not accurate enough
 _WORTH = 4  # octaves around epsilon/n in which the first threshold is looked for
 _LEFT = (1.0, 0.7, 0.5, 0.35, 0.25)
-_ORDER, _ORDER_OF_ATOMS = 1e12, 1e7  # five times the largest order of a saddle
 _SLACK = 3.0  # in Chernoff's bound: a cut fade may make a cumulant as inaccurate
 
 
@@ -84,6 +83,10 @@ class LargestJump:
             self._bodies[k] = without_jumps(self._composition, 2.0**k)
         return self._bodies[k]
 
+    def _cuts(self, k: int) -> bool:
+        """Whether all losses that jump take values on both sides of 2^k."""
+        return all(loss.far for loss, _ in self._body(k).phases if loss.jumps)
+
     def _band(self, low: int, high: int) -> Band | None:
         """The compositions whose largest jump is from 2^low to 2^high."""
         jumps: list[Jump | None] = []
@@ -106,7 +109,10 @@ class LargestJump:
                 parts.append((band, self._saddle(band, parts)))
                 largest = max(largest, parts[-1][1].log_delta)
 
-        start = high = octaves * (middle // octaves)
+        start = octaves * (middle // octaves)
+        while start < _HIGHEST and not self._cuts(start):
+            start += 1
+        high = start
         self._log_beyond = _log_jumps(self._body(high))
         while self._log_beyond >= largest + _SKIPPED and high < _HIGHEST:
             add(high, high + octaves)
@@ -115,21 +121,19 @@ class LargestJump:
         parts.reverse()
         # Down to where losses below the threshold cannot add up to epsilon.
         least = middle - math.log2(self._steps)
-        low, k, negligible = start, start, False
-        while not negligible:
-            for k in range(low, low - octaves, -1):
-                if k < least + _WORTH:
-                    body = self._body(k)
-                    saddle = self._saddle(body, parts)
-                    most = _log_most(body, saddle.c, epsilon)
-                    negligible = most < largest + _SKIPPED
-                if negligible or k < least - _WORTH:
+        low = k = start
+        while True:
+            last = k < least - _WORTH or not self._cuts(k - 1)
+            if last or k < least + _WORTH:
+                body = self._body(k)
+                saddle = self._saddle(body, parts)
+                most = _log_most(body, saddle.c, epsilon)
+                if last or most < largest + _SKIPPED:
                     break
-            else:
-                low -= octaves
+            k -= 1
+            if k == low - octaves:
+                low = k
                 add(low, low + octaves)
-                continue
-            break
         if k < low:
             add(k, low)
         parts.append((body, saddle))
@@ -181,9 +185,7 @@ def without_jumps(composition: Composition, threshold: float) -> Composition:
         (loss.without_far(loss.rest + threshold) if loss.jumps else loss, n)
         for loss, n in composition.phases
     ]
-    # Quadratures of losses with atoms do not reach larger orders.
-    smooth = all(loss.smooth for loss, _ in phases)
-    return Composition(phases, _ORDER if smooth else _ORDER_OF_ATOMS)
+    return Composition(phases)
 
 
 def _log_most(part: Cumulant, c: float, epsilon: float) -> float:
