@@ -83,6 +83,7 @@ class Contour:
             raise ContourDoesNotConverge  # atoms only: the integrand returns for ever
         self._composition, self._most = composition, most
         self._mass = min(composition.real(0.0)[0], 0.0)
+        self._partial = log_whole > -math.inf
         self._spare = max(log_whole - saddle.log_delta, 0.0)
         budget = math.log(_TOLERANCE) + saddle.log_delta + self._spare - 1.0
         lines = [self._line_at(saddle.c, saddle.epsilon, budget)]
@@ -188,7 +189,7 @@ class Contour:
         for image in (left, right):  # the further ones shrink geometrically
             error += 2.0 * math.exp(min(image - scale, 700.0)) / unit
         if not total * unit > 0.0:
-            if self._spare == 0.0:
+            if not self._partial:
                 raise ContourDoesNotConverge
             # A part that the whole does not notice: between 0 and twice the error.
             return Value(scale + math.log(error * unit), -c, 1.0)

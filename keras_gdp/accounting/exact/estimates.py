@@ -17,12 +17,18 @@ from keras_gdp.accounting.exact.waves import Array
 __all__ = ["rough_epsilon"]
 
 _RUNGS, _OCTAVE = 192, 16
+_HIGHEST = 4096.0  # losses beyond are not looked at
 
 
 def rough_epsilon(composition: Composition, log_delta: float) -> float:
     """About the epsilon of a composition whose losses may jump."""
-    ladder, jumps, deltas = _ladder(composition)
     delta, epsilon = math.exp(log_delta), 0.0
+    scale = max(deviation(composition), 1e-12)
+    rung = math.floor(_OCTAVE * math.log2(scale))
+    ladder, jumps, deltas = _ladder(composition, rung)
+    while max(jumps[-1], deltas[-1]) > delta and ladder[-1] < _HIGHEST:
+        rung += _RUNGS - 1
+        ladder, jumps, deltas = _ladder(composition, rung)
     likelier = int(np.count_nonzero(jumps > delta))
     if likelier < _RUNGS:
         without = WithoutFar(composition, float(ladder[likelier]))
@@ -34,16 +40,15 @@ def rough_epsilon(composition: Composition, log_delta: float) -> float:
         jump = float(np.interp(-log_delta, -np.log(deltas[ends]), ladder[ends]))
         rest = WithoutFar(composition, float(ladder[costly - 1])).body
         epsilon = max(epsilon, jump + min(rest.real(0.0)[1], 0.0))
-    return max(epsilon, 0.0)
+    return epsilon if epsilon > 0.0 else scale
 
 
-def _ladder(composition: Composition) -> tuple[Array, Array, Array]:
+def _ladder(composition: Composition, rung: int) -> tuple[Array, Array, Array]:
     """Thresholds, the expected number of jumps beyond each, and what these cost.
 
     The latter is the sum of the single releases' deltas. Thresholds are from one
     geometric ladder, so that neighbouring queries share them.
     """
-    rung = math.floor(_OCTAVE * math.log2(max(deviation(composition), 1e-12)))
     ladder = 2.0 ** (np.arange(rung, rung + _RUNGS) / _OCTAVE)
     jumps, deltas = np.zeros(_RUNGS), np.zeros(_RUNGS)
     scale = np.exp(np.minimum(ladder, 700.0))

@@ -35,6 +35,7 @@ __all__ = ["epsilon_bounds"]
 _TRIES = 25  # readings that an inversion may take
 _AWAY = 0.01  # in log delta: there a reading may not be as good as another
 _SKEWED = 2000.0  # times the variance: then jumps rule the saddle of the contour
+_TIGHT = 1e-9  # relative, of epsilon: better is not looked for
 _NEAR = 12.0  # in log delta: an error there will not be better at the target
 
 
@@ -104,11 +105,13 @@ def _epsilon_bounds(
             rough,
             HUGE_CONTOUR_ERROR,
         )
-    if error <= tolerated(composition):
+    tight = found[1] - found[0] <= _TIGHT * found[1] < math.inf
+    if error <= tolerated(composition) or tight:
         return found
     if composition.steps > MOST_GRID_STEPS:
         return 0.0, math.inf
-    return _invert_grids(composition, target, max(rough, 0.0), both)
+    low, high = _invert_grids(composition, target, max(rough, 0.0), both)
+    return max(low, found[0]), min(high, found[1])
 
 
 def _invert(
@@ -131,7 +134,7 @@ def _invert(
                 value, slope, error = reading.value(epsilon)
                 if error > accepted and trial > 0:
                     break
-                hopeless = error > 1.0 or abs(target - value) < _NEAR
+                hopeless = error >= 1.0 or abs(target - value) < _NEAR
                 if error > accepted and hopeless:
                     return nothing
                 if trial == 0 and error < 0.5:

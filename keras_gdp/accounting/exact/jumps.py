@@ -12,22 +12,16 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from keras_gdp.accounting.exact.moments import Measure, QuadratureTooLargeError
+from keras_gdp.accounting.exact.moments import Measure
 from keras_gdp.accounting.exact.privacy_loss import Jump, normal_mass
-from keras_gdp.accounting.exact.quadrature import (
-    alive,
-    equidistant,
-    looks,
-    trapezoid_step,
-)
-from keras_gdp.accounting.exact.waves import Array
+from keras_gdp.accounting.exact.quadrature import Fading, trapezoid
+from keras_gdp.accounting.exact.waves import Array, ComplexArray
 
 if TYPE_CHECKING:
     from keras_gdp.accounting.exact.mixture import MixtureLoss
 
 __all__ = ["Fade", "FarOutcomes"]
 
-_LOG_TINY = -90.0
 _ENDS = 14.0  # widths after which a fade is over
 
 
@@ -54,6 +48,12 @@ class Fade(NamedTuple):
         from scipy.special import ndtr
 
         return float(ndtr((shift - self.centre) / math.hypot(1.0, self.width)))
+
+    def log_left_out(self, shift: float) -> float:
+        """Logarithm of that mass."""
+        from scipy.special import log_ndtr
+
+        return float(log_ndtr((shift - self.centre) / math.hypot(1.0, self.width)))
 
     def left_out_more(self, shift: float) -> float:
         """By how much that exceeds the mass left out around 0."""
@@ -108,27 +108,21 @@ class FarOutcomes(Jump):
         log_q, _, loss = self._pair.ratio(x)
         return log_q + self._pair.log_noise(x) + self._log_share(x), loss
 
-    def turn(self, x: Array, y: float) -> Array:
-        """The imaginary part of the loss at x + iy."""
-        return self._pair.turn(x, y)
+    def continued(self, x: Array, y: float) -> tuple[ComplexArray, ComplexArray]:
+        """log P and log Q over the noise at x + iy, less what they are at x."""
+        return self._pair.continued(x, y)
 
     def _build(self, t: float, frequency: float) -> Measure:
-        fades = [self._begin] if self._end is None else [self._begin, self._end]
+        fades = [Fading(*self._begin, 1.0)]
+        if self._end is not None:
+            fades.append(Fading(*self._end, -1.0))
         centre, width = self._begin
         low = centre - _ENDS * width
         high = max(centre, self._pair.farthest(t)) + 14.0
         if self._end is not None:
             high = min(high, self._end.end)
-        narrowest = min(fade.width for fade in fades)
-        x = looks(low, high, [(fade.centre, fade.width) for fade in fades])
-        matters = np.flatnonzero(alive(*self.log_size(x), t) > _LOG_TINY)
-        x = x[max(matters[0] - 1, 0) : matters[-1] + 2]
-        low, high = float(x[0]), float(x[-1])
-        step = trapezoid_step(self, x, t, frequency, narrowest)
-        if (high - low) / step > 3e5:
-            raise QuadratureTooLargeError
-        x = equidistant(low, high, step)
+        x, step = trapezoid(self, low, high, t, frequency, fades, trim=True)
         log_size, loss = self.log_size(x)
         log_size += math.log(step)
-        cut = self._end is not None and high == self._end.end
+        cut = self._end is not None and x[-1] > self._end.end - 2.0 * step
         return Measure(log_size, loss, (log_size[-1], loss[-1]) if cut else None)

@@ -30,11 +30,14 @@ import numpy as np
 from keras_gdp.accounting.exact.band import Band
 from keras_gdp.accounting.exact.composition import Composition, Cumulant
 from keras_gdp.accounting.exact.contour import (
+    FEW_NODES,
     GOOD_ERROR,
     Contour,
     ContourDoesNotConverge,
     Value,
+    refined_contour,
 )
+from keras_gdp.accounting.exact.far_jumps import deviation
 from keras_gdp.accounting.exact.privacy_loss import Jump
 from keras_gdp.accounting.exact.saddle import (
     Saddle,
@@ -48,8 +51,10 @@ __all__ = ["LargestJump"]
 _SKIPPED = -30.0  # log of the share of delta that is not computed but bounded
 _LOWEST, _HIGHEST = -60, 12  # binary logarithms of thresholds
 _BANDS = (2, 1)  # octaves of a band, and if the first is not accurate enough
+_RARE = -800.0  # log of how many jumps are first taken for none
 _WORTH = 4  # octaves around epsilon/n in which the first threshold is looked for
 _LEFT = (1.0, 0.7, 0.5, 0.35, 0.25)
+_STEADY = 4.0  # by what the variance may grow up to a saddle that small losses rule
 _SLACK = 3.0  # in Chernoff's bound: a cut fade may make a cumulant as inaccurate
 
 
@@ -67,6 +72,8 @@ class LargestJump:
     def __init__(self, composition: Composition, epsilon: float) -> None:
         kinds = [(loss, n) for loss, n in composition.phases if loss.jumps]
         room = epsilon - math.fsum(n * loss.rest for loss, n in kinds)
+        if epsilon >= 0.0 and room <= 0.0:
+            room = deviation(composition)
         if not kinds or not 2.0**_LOWEST < room < 2.0**_HIGHEST:
             raise ContourDoesNotConverge
         self._composition, self._epsilon = composition, epsilon
@@ -97,55 +104,83 @@ class LargestJump:
         return Band(self._body(low), jumps) if any(jumps) else None
 
     def _read(self, middle: int, octaves: int) -> None:
-        """Contours for all bands that matter."""
-        epsilon = self._epsilon
-        parts: list[tuple[Cumulant, Saddle]] = []
-        largest = -math.inf
-
-        def add(low: int, high: int) -> None:
-            nonlocal largest
-            band = self._band(low, high)
-            if band is not None:
-                parts.append((band, self._saddle(band, parts)))
-                largest = max(largest, parts[-1][1].log_delta)
-
+        """Contours for all parts that matter."""
+        self._parts: list[tuple[Cumulant, Saddle]] = []
+        self._largest = -math.inf
         start = octaves * (middle // octaves)
         while start < _HIGHEST and not self._cuts(start):
             start += 1
-        high = start
+        while self._cuts(start - octaves) and self._rare(start - octaves, _RARE):
+            start -= octaves
+        first = self._steady(self._body(start))
+        self._contours: list[Contour] = [first] if first else []
+        high = self._ascend(start, octaves, _RARE)
+        if not first:
+            self._descend(middle, start, octaves)
+        high = self._ascend(high, octaves)
         self._log_beyond = _log_jumps(self._body(high))
-        while self._log_beyond >= largest + _SKIPPED and high < _HIGHEST:
-            add(high, high + octaves)
+        self._skipped: list[tuple[Cumulant, float]] = []
+        for part, saddle in self._parts:
+            most = _log_most(part, saddle.c, self._epsilon)
+            if most < self._largest + _SKIPPED:
+                self._skipped.append((part, saddle.c))
+            else:
+                self._contours.append(self._contour(part, saddle))
+
+    def _add(self, low: int, high: int) -> None:
+        """Adds a band to the parts."""
+        band = self._band(low, high)
+        if band is not None:
+            saddle = self._saddle(band)
+            self._parts.append((band, saddle))
+            self._largest = max(self._largest, saddle.log_delta)
+
+    def _steady(self, body: Composition) -> Contour | None:
+        """The contour of a body that many small losses rule rather than rare ones."""
+        saddle = saddle_for_epsilon(body, self._epsilon)
+        if saddle.curvature > _STEADY * body.real(0.0)[2]:
+            return None
+        with contextlib.suppress(ContourDoesNotConverge):
+            contour = refined_contour(body, saddle, FEW_NODES)
+            log_value, _, error = contour.value(self._epsilon)
+            if error <= GOOD_ERROR:
+                self._largest = log_value
+                return contour
+        return None
+
+    def _rare(self, k: int, least: float = -math.inf) -> bool:
+        """Whether jumps beyond 2^k hardly matter in all parts so far."""
+        return _log_jumps(self._body(k)) < max(self._largest + _SKIPPED, least)
+
+    def _ascend(self, high: int, octaves: int, least: float = -math.inf) -> int:
+        """Adds bands up to where jumps are too rare to matter, and says where."""
+        while high < _HIGHEST and not self._rare(high, least):
+            self._add(high, high + octaves)
             high += octaves
-            self._log_beyond = _log_jumps(self._body(high))
-        parts.reverse()
-        # Down to where losses below the threshold cannot add up to epsilon.
+        self._parts.reverse()
+        return high
+
+    def _descend(self, middle: int, start: int, octaves: int) -> None:
+        """Adds bands down to where losses cannot add up to epsilon, and a first part."""
         least = middle - math.log2(self._steps)
         low = k = start
         while True:
             last = k < least - _WORTH or not self._cuts(k - 1)
             if last or k < least + _WORTH:
                 body = self._body(k)
-                saddle = self._saddle(body, parts)
-                most = _log_most(body, saddle.c, epsilon)
-                if last or most < largest + _SKIPPED:
+                saddle = self._saddle(body)
+                most = _log_most(body, saddle.c, self._epsilon)
+                if last or most < self._largest + _SKIPPED:
                     break
             k -= 1
             if k == low - octaves:
                 low = k
-                add(low, low + octaves)
+                self._add(low, low + octaves)
         if k < low:
-            add(k, low)
-        parts.append((body, saddle))
-        self._contours: list[Contour] = []
-        self._skipped: list[tuple[Cumulant, float]] = []
-        for part, saddle in parts:
-            if _log_most(part, saddle.c, epsilon) < largest + _SKIPPED:
-                self._skipped.append((part, saddle.c))
-            else:
-                self._contours.append(self._contour(part, saddle, largest))
+            self._add(k, low)
+        self._parts.append((body, saddle))
 
-    def _contour(self, part: Cumulant, saddle: Saddle, largest: float) -> Contour:
+    def _contour(self, part: Cumulant, saddle: Saddle) -> Contour:
         """The contour of a part, left of the saddle where the whole allows for it.
 
         There a cut fade does not show.
@@ -154,15 +189,15 @@ class LargestJump:
         for factor in _LEFT:
             if factor < 1.0:
                 point = saddle_from(part, factor * saddle.c, self._epsilon)
-            if point.log_delta > max(largest, saddle.log_delta + 1.0):
+            if point.log_delta > max(self._largest, saddle.log_delta + 1.0):
                 break
             with contextlib.suppress(ContourDoesNotConverge):
-                return Contour(part, point, largest)
+                return Contour(part, point, self._largest)
         raise ContourDoesNotConverge
 
-    def _saddle(self, part: Cumulant, others: list[tuple[Cumulant, Saddle]]) -> Saddle:
+    def _saddle(self, part: Cumulant) -> Saddle:
         """The saddle of a part, looked for near that of its neighbour."""
-        start = others[-1][1].c if others else 0.0
+        start = self._parts[-1][1].c if self._parts else 0.0
         return saddle_for_epsilon(part, self._epsilon, start)
 
     def value(self, epsilon: float) -> Value:
@@ -195,5 +230,5 @@ def _log_most(part: Cumulant, c: float, epsilon: float) -> float:
 
 def _log_jumps(body: Composition) -> float:
     """Log of the expected number of jumps that a composition is without."""
-    expected = math.fsum(n * loss.lost[0] for loss, n in body.phases)
-    return math.log(expected) if expected > 0.0 else -math.inf
+    logs = [math.log(n) + loss.log_lost for loss, n in body.phases]
+    return float(np.logaddexp.reduce(logs))

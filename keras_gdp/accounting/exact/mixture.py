@@ -1,5 +1,6 @@
 """Losses of sampled mechanisms: mixtures of shifted noise on a line."""
 
+import cmath
 import functools
 import math
 
@@ -14,13 +15,8 @@ from keras_gdp.accounting.exact.privacy_loss import (
     laplace_mass,
     normal_mass,
 )
-from keras_gdp.accounting.exact.quadrature import (
-    equidistant,
-    looks,
-    panels,
-    trapezoid_step,
-)
-from keras_gdp.accounting.exact.waves import Array
+from keras_gdp.accounting.exact.quadrature import Fading, panels, trapezoid
+from keras_gdp.accounting.exact.waves import Array, ComplexArray
 
 __all__ = ["MixtureLoss"]
 
@@ -77,6 +73,8 @@ class MixtureLoss(QuadratureLoss):
                 for parts in (p, q)
             )
             self.lost, self.lost_more = (lost_p, lost_q), more_p - more_q
+            logs = [math.log(w) + fade.log_left_out(a) for w, a in p]
+            self.log_lost = float(np.logaddexp.reduce(logs))
             self.far = FarOutcomes(self, fade)
         if noise == "laplace":
             self.max_loss = float(self.loss(np.array([self._a + 1.0]))[0])
@@ -164,21 +162,19 @@ class MixtureLoss(QuadratureLoss):
             means.append(shifted / sum(weights))
         return np.asarray(means[0] - means[1])
 
-    def turn(self, x: Array, y: float) -> Array:
-        """The imaginary part of the loss at x + iy for Gaussian noise."""
-        angles = []
+    def continued(self, x: Array, y: float) -> tuple[ComplexArray, ComplexArray]:
+        """log P and log Q over Gaussian noise at x + iy, less what they are at x."""
+        found = []
         for parts in (self.p, self.q):
             logs = [math.log(w) + self._log_ratio_terms(x, a) for w, a in parts]
             top = functools.reduce(np.maximum, logs)
-            waves = [np.exp(item - top) for item in logs]
-            real = sum(
-                w * math.cos(a * y) for w, (_, a) in zip(waves, parts, strict=True)
+            sizes = [np.exp(item - top) for item in logs]
+            waves = (
+                size * cmath.exp(1j * a * y)
+                for size, (_, a) in zip(sizes, parts, strict=True)
             )
-            imag = sum(
-                w * math.sin(a * y) for w, (_, a) in zip(waves, parts, strict=True)
-            )
-            angles.append(np.arctan2(imag, real))
-        return np.asarray(angles[0] - angles[1])
+            found.append(np.log(sum(waves) / sum(sizes)))
+        return found[0], found[1]
 
     def log_size(self, x: Array) -> tuple[Array, Array]:
         """Log of the weight at x under Q, and the loss there."""
@@ -237,13 +233,8 @@ class MixtureLoss(QuadratureLoss):
             log_h = np.concatenate([log_h, [0.0, 0.0]])
         else:
             low, high = self.support(t)
-            fades = [] if self.fade is None else [self.fade]
-            narrowest = math.inf if self.fade is None else self.fade.width
-            x = looks(low, high, fades)
-            step = trapezoid_step(self, x, t, frequency, narrowest)
-            if (high - low) / step > (3e6 if frequency <= 1.0 else 3e5):
-                raise QuadratureTooLargeError
-            x = equidistant(low, high + step, step)
+            fades = [] if self.fade is None else [Fading(*self.fade, -1.0)]
+            x, step = trapezoid(self, low, high, t, frequency, fades)
             x = x if self.fade is None else x[x <= self.fade.end]
             log_h = np.full(x.shape, math.log(step))
         log_q, u, loss = self.ratio(x)

@@ -42,6 +42,7 @@ class Loss(ABC):
     largest_order: float = math.inf  # up to which s the cumulant can be computed
     lattice: float = 0.0  # the finite losses differ by multiples of it; 0: they do not
     lost: tuple[float, float] = (0.0, 0.0)  # masses under P and Q that were left out
+    log_lost: float = -math.inf  # logarithm of the former, which may underflow
     lost_more: float = 0.0  # the former minus the latter, without cancellation
     far: "Jump | None" = None  # what was left out
     jumps: bool = False  # whether rare outcomes lose far more than others,

@@ -10,28 +10,41 @@ hardly moves, a coarse step does at any frequency.
 
 import math
 from collections.abc import Sequence
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from keras_gdp.accounting.exact.waves import Array
+from keras_gdp.accounting.exact.moments import QuadratureTooLargeError
+from keras_gdp.accounting.exact.waves import Array, ComplexArray
 
 __all__ = [
+    "Fading",
     "Integrand",
     "alive",
     "divided",
     "equidistant",
     "looks",
     "panels",
-    "trapezoid_step",
+    "trapezoid",
 ]
 
 _PANEL, _PANEL_WEIGHT = np.polynomial.legendre.leggauss(20)
+_LOG_TINY = -90.0
 _DIGITS = 50.0  # exp(-50): a tiny K keeps its relative accuracy
-_STRIPS = (1.0, 0.5, 0.25, 0.12, 0.06)
+_FLAT = 10.0  # widths from a fade's centre to where it is exp(-50)
+_FEW = 2000  # nodes that cost less than looking closer
+_MOST = (3e6, 3e5)  # nodes at low frequencies, and at higher ones
 _LOOKS = 250
 _EXPONENTS = 17
+
+
+class Fading(NamedTuple):
+    """A factor Phi(side (x - centre)/width), side = -1 or 1."""
+
+    centre: float
+    width: float
+    side: float
 
 
 class Integrand(Protocol):
@@ -42,8 +55,8 @@ class Integrand(Protocol):
     def log_size(self, x: Array) -> tuple[Array, Array]:
         """Log of the weight at x, and the loss there."""
 
-    def turn(self, x: Array, y: float) -> Array:
-        """The imaginary part of the loss at x + iy."""
+    def continued(self, x: Array, y: float) -> tuple[ComplexArray, ComplexArray]:
+        """log P and log Q over the noise at x + iy, less what they are at x."""
 
 
 def alive(log_size: Array, loss: Array, t: float) -> Array:
@@ -65,45 +78,85 @@ def alive(log_size: Array, loss: Array, t: float) -> Array:
     return np.asarray(np.minimum(tilted.max(axis=0), 0.0))
 
 
-def trapezoid_step(
+def trapezoid(
     integrand: Integrand,
-    x: Array,
+    low: float,
+    high: float,
     t: float,
     frequency: float,
-    fade_width: float = math.inf,
-) -> float:
-    """Step of a trapezoid sum under Gaussian noise that is exact to rounding.
+    fades: Sequence[Fading] = (),
+    trim: bool = False,
+) -> tuple[Array, float]:
+    """Nodes and step of a trapezoid sum under Gaussian noise that is exact to rounding.
 
     Args:
         integrand: What is summed.
-        x: Points that show where its mass is.
+        low: Where it begins to matter.
+        high: Where it ends to matter.
         t: Exponents are at most t and, beyond 1, at least t/2.
         frequency: Largest imaginary part of an exponent.
-        fade_width: Width of the narrowest fade.
+        fades: What the integrand fades by.
+        trim: Whether to leave out ends that matter at none of the exponents.
+
+    Raises:
+        QuadratureTooLargeError: If that takes too many nodes.
     """
     # Noise, fade and exp(t L) grow at most like exp(curvature y^2/2).
     width = integrand.width
-    curvature = 1.0 + t * width**2 / 4.0 + fade_width**-2.0
-    strip = min(0.85 * math.pi / width, math.sqrt(2.0 * _DIGITS / curvature))
-    rate: float = _DIGITS / strip + curvature * strip / 2.0 + frequency * width
-    if frequency > 1.0:
+    curvature = 1.0 + t * width**2 / 4.0
+    reach = math.sqrt(2.0 * _DIGITS)
+    for centre, fade, side in fades:
+        if side * ((low if side > 0.0 else high) - centre) < reach + _FLAT * fade:
+            curvature = max(curvature, 1.0 + t * width**2 / 4.0 + fade**-2.0)
+    most = 0.85 * math.pi / width
+    y = min(most, math.sqrt(2.0 * _DIGITS / curvature))
+    rate = _DIGITS / y + curvature * y / 2.0 + frequency * width
+    if (high - low) * rate > 2.0 * math.pi * _FEW:
+        x = looks(low, high, fades)
         size = alive(*integrand.log_size(x), t)
-        near = size > -frequency * width * strip
-        x, size = x[near], size[near]
-        for share in _STRIPS:
-            y = share * strip
-            turn = frequency * np.abs(integrand.turn(x, y)) + size
-            grown = max(float(turn.max()), 0.0) + curvature * y * y / 2.0
-            if (_DIGITS + grown) / y > rate:
-                break
-            rate = (_DIGITS + grown) / y
-    return float(2.0 * math.pi / rate)
+
+        def needed(y: float) -> float:
+            return (_DIGITS + _growth(integrand, x, y, t, frequency, fades, size)) / y
+
+        start = y
+        for factor in (2.0, 0.5):
+            y = factor * start
+            while y < most and (better := needed(y)) < rate:
+                y, rate = factor * y, better
+        if trim:
+            matters = np.flatnonzero(size > _LOG_TINY)
+            low, high = x[max(matters[0] - 1, 0)], x[min(matters[-1] + 1, x.size - 1)]
+    step = 2.0 * math.pi / rate
+    if (high - low) / step > _MOST[frequency > 1.0]:
+        raise QuadratureTooLargeError
+    return equidistant(low, high, step), step
 
 
-def looks(low: float, high: float, fades: Sequence[tuple[float, float]]) -> Array:
+def _growth(
+    integrand: Integrand,
+    x: Array,
+    y: float,
+    t: float,
+    frequency: float,
+    fades: Sequence[Fading],
+    size: Array,
+) -> float:
+    """Log of the integrand's size at x + iy over its largest on the line, or 0."""
+    log_p, log_q = integrand.continued(x, y)
+    loss = log_p - log_q
+    grown = size + log_q.real + y * y / 2.0 + frequency * np.abs(loss.imag)
+    grown += np.maximum(t * loss.real, (t / 2.0 if t > 1.0 else 0.0) * loss.real)
+    for centre, width, side in fades:
+        # To one side of its centre it is constant but for exp(-z^2/2).
+        near = side * (x - centre) < y + _FLAT * width
+        grown += np.where(near, 0.5 * (y / width) ** 2, 0.0)
+    return max(float(grown.max()), 0.0)
+
+
+def looks(low: float, high: float, fades: Sequence[Fading]) -> Array:
     """Points that show where a faded weight has its mass."""
     x = [np.linspace(low, high, _LOOKS)]
-    for centre, width in fades:
+    for centre, width, _ in fades:
         near = centre + width * np.linspace(-14.0, 14.0, 71)
         x.append(near[(near > low) & (near < high)])
     return np.sort(np.concatenate(x))

@@ -35,6 +35,7 @@ class UniformLoss(QuadratureLoss):
         self._start = mu / 2.0
         self._pair = MixtureLoss(parts, [(1.0, 0.0)], fade=fade, least=self._start)
         self.lost, self.far = self._pair.lost, self._pair.far
+        self.log_lost = self._pair.log_lost
         self.largest_order = self._pair.largest_order
         self._without: dict[float, UniformLoss] = {}
         self.atom = (1.0 - p) * math.erf(mu / 2.0 / math.sqrt(2.0))
