@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Fade", "FarOutcomes"]
 
+_NEIGHBOURS = 0.0025  # squared distance, in widths and in slopes of log Phi
 _ENDS = 14.0  # widths after which a fade is over
 
 
@@ -62,6 +63,29 @@ class Fade(NamedTuple):
         return math.copysign(float(mass[0]), shift)
 
 
+def _log_between(x: Array, begin: Fade, end: Fade) -> Array:
+    """Log of Phi at the end's fade less Phi at the begin's, both exact in their tails.
+
+    The fades' arguments are a and b = a + apart on the side where Phi is small.
+    """
+    from scipy.special import erfcx, log_ndtr
+
+    (c, v), (d, w) = begin, end
+    apart = (d - c) / w + (c - x) * ((v - w) / (v * w))
+    a = np.where(x > d, (x - d) / w, (c - x) / v)
+    b = a + apart
+    tails = np.maximum(a, -3.0), np.maximum(b, -3.0)
+    ratio = np.divide(*(erfcx(z / math.sqrt(2.0)) for z in reversed(tails)))
+    less = np.log(ratio) - apart * (a + b) / 2.0
+    less = np.where(a > -3.0, less, log_ndtr(-b) - log_ndtr(-a))
+    share = log_ndtr(-a) + np.log(-np.expm1(np.minimum(less, -1e-300)))
+    # Where they are neighbours, the density in the middle times the distance.
+    z, h = (a + b) ** 2 / 4.0, np.clip(apart, 1e-300, 0.1) ** 2
+    bend = h * (z - 1.0) / 24.0 + h * h * (z * z - 6.0 * z + 3.0) / 1920.0
+    density = -z / 2.0 + 0.5 * np.log(h / (2.0 * math.pi)) + np.log1p(bend)
+    return np.where(h * (1.0 + z) < _NEIGHBOURS, density, share)
+
+
 class FarOutcomes(Jump):
     """What a fade leaves out of a mixture: the cumulant of a rare far jump.
 
@@ -89,24 +113,18 @@ class FarOutcomes(Jump):
         """Log of the share of each outcome that counts."""
         from scipy.special import log_ndtr
 
-        begun = log_ndtr((x - self._begin.centre) / self._begin.width)
         if self._end is None:
-            return np.asarray(begun)
-        # w_end - w_begin, or the difference of the complements, which may be exact
-        # where the other is not
-        kept = self._end.log_kept(x)
-        late = x > self._end.centre
-        share = np.where(late, kept, begun)
-        ended = log_ndtr((x - self._end.centre) / self._end.width)
-        less = np.where(late, self._begin.log_kept(x), ended)
-        with np.errstate(invalid="ignore"):
-            less = np.where(share > -np.inf, less - share, -np.inf)
-        return np.asarray(share + np.log(-np.expm1(np.minimum(less, -1e-300))))
+            return np.asarray(log_ndtr((x - self._begin.centre) / self._begin.width))
+        return np.where(x <= self._end.end, _log_between(x, self._begin, self._end), -np.inf)
 
     def log_size(self, x: Array) -> tuple[Array, Array]:
         """Log of the weight at x under Q, and the loss there."""
         log_q, _, loss = self._pair.ratio(x)
         return log_q + self._pair.log_noise(x) + self._log_share(x), loss
+
+    def slope(self, x: Array) -> Array:
+        """Derivative of the loss."""
+        return self._pair.slope(x)
 
     def continued(self, x: Array, y: float) -> tuple[ComplexArray, ComplexArray]:
         """log P and log Q over the noise at x + iy, less what they are at x."""

@@ -104,8 +104,9 @@ class MixtureLoss(QuadratureLoss):
         if not -math.inf < centre < math.inf:
             return None
         # Narrow against the decay of the normal density there and, as losses may grow
-        # exponentially there and exp(s L) doubly so, against that growth.
-        width = min(0.6 / (max(centre, 0.0) + 2.0), _STEEP / self.width)
+        # exponentially there and exp(s L) doubly so, against that growth. Fades further
+        # left must nowhere keep more: from 1 on they cross after 15 widths.
+        width = min(0.6 / (max(centre, 1.0) + 2.0), _STEEP / self.width)
         width = min(width, (centre - self._least) / 14.0)
         return Fade(centre, width) if width > 1e-9 else None
 
@@ -202,13 +203,15 @@ class MixtureLoss(QuadratureLoss):
         """Where Q, or r^t Q, is not negligible."""
         low, high = self._b - 14.0, 14.0 + self.farthest(t)
         if self.fade is not None:
-            high = min(high, self.fade.end)
+            low, high = min(low, self.fade.centre - 6.0), min(high, self.fade.end)
         x = np.linspace(low, high, int(min(800.0 + 4.0 * (high - low), 1e6)))
         size, loss = self.log_size(x)
-        size += np.maximum(0.0, t * loss)
-        kept = np.flatnonzero(size > _LOG_TINY)
+        # The larger the exponent the further right the mass.
+        tilted = size + t * loss
+        first = int(np.argmax(size > size.max() + _LOG_TINY))
+        last = int(np.flatnonzero(tilted > tilted.max() + _LOG_TINY)[-1])
         step = x[1] - x[0]
-        low, high = x[kept[0]] - step, x[kept[-1]] + step
+        low, high = x[first] - step, x[last] + step
         return low, high if self.fade is None else min(high, self.fade.end)
 
     # -- quadrature --------------------------------------------------------------

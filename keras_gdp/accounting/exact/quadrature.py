@@ -55,6 +55,9 @@ class Integrand(Protocol):
     def log_size(self, x: Array) -> tuple[Array, Array]:
         """Log of the weight at x, and the loss there."""
 
+    def slope(self, x: Array) -> Array:
+        """Derivative of the loss."""
+
     def continued(self, x: Array, y: float) -> tuple[ComplexArray, ComplexArray]:
         """log P and log Q over the noise at x + iy, less what they are at x."""
 
@@ -108,7 +111,7 @@ def trapezoid(
     for centre, fade, side in fades:
         if side * ((low if side > 0.0 else high) - centre) < reach + _FLAT * fade:
             curvature = max(curvature, 1.0 + t * width**2 / 4.0 + fade**-2.0)
-    most = 0.85 * math.pi / width
+    most = min(0.85 * math.pi / width, reach)
     y = min(most, math.sqrt(2.0 * _DIGITS / curvature))
     rate = _DIGITS / y + curvature * y / 2.0 + frequency * width
     if (high - low) * rate > 2.0 * math.pi * _FEW:
@@ -121,7 +124,7 @@ def trapezoid(
         start = y
         for factor in (2.0, 0.5):
             y = factor * start
-            while y < most and (better := needed(y)) < rate:
+            while y <= most and (better := needed(y)) < rate:
                 y, rate = factor * y, better
         if trim:
             matters = np.flatnonzero(size > _LOG_TINY)
@@ -144,7 +147,9 @@ def _growth(
     """Log of the integrand's size at x + iy over its largest on the line, or 0."""
     log_p, log_q = integrand.continued(x, y)
     loss = log_p - log_q
-    grown = size + log_q.real + y * y / 2.0 + frequency * np.abs(loss.imag)
+    # Not only at y but all the way there, where the mass ends.
+    turn = np.maximum(np.abs(loss.imag), y * np.abs(integrand.slope(x)))
+    grown = size + log_q.real + y * y / 2.0 + frequency * turn
     grown += np.maximum(t * loss.real, (t / 2.0 if t > 1.0 else 0.0) * loss.real)
     for centre, width, side in fades:
         # To one side of its centre it is constant but for exp(-z^2/2).
