@@ -35,6 +35,7 @@ __all__ = ["epsilon_bounds"]
 _TRIES = 25  # readings that an inversion may take
 _AWAY = 0.01  # in log delta: there a reading may not be as good as another
 _SKEWED = 2000.0  # times the variance: then jumps rule the saddle of the contour
+_RETREATS = 4  # halfway back to the last good reading
 _TIGHT = 1e-9  # relative, of epsilon: better is not looked for
 _NEAR = 12.0  # in log delta: an error there will not be better at the target
 
@@ -88,23 +89,25 @@ def _epsilon_bounds(
             HUGE_CONTOUR_ERROR,
         )
 
-    attempts = [by_contour, by_jumps]
-    if nearby.curvature > _SKEWED * composition.real(0.5)[2]:
-        attempts.reverse()
-    found, error = (0.0, math.inf), math.inf
-    for attempt in attempts:
-        if error > GOOD_ERROR:
-            with contextlib.suppress(ContourDoesNotConverge):
-                better, other = attempt()
-                if other < error:
-                    found, error = better, other
-    if error > tolerated(composition):
-        found, error = _invert(
+    def by_long_contour() -> tuple[Bounds, float]:
+        return _invert(
             lambda epsilon: plain(epsilon, MOST_NODES),
             target,
             rough,
             HUGE_CONTOUR_ERROR,
         )
+
+    attempts = [(by_contour, GOOD_ERROR), (by_jumps, GOOD_ERROR)]
+    if nearby.curvature > _SKEWED * composition.real(0.5)[2]:
+        attempts.reverse()
+    attempts.append((by_long_contour, tolerated(composition)))
+    found, error = (0.0, math.inf), math.inf
+    for attempt, enough in attempts:
+        if error > enough:
+            with contextlib.suppress(ContourDoesNotConverge):
+                better, other = attempt()
+                if other < error:
+                    found, error = better, other
     tight = found[1] - found[0] <= _TIGHT * found[1] < math.inf
     if error <= tolerated(composition) or tight:
         return found
@@ -124,34 +127,37 @@ def _invert(
     """
     epsilon, left, right = max(start, 0.0), 0.0, math.inf
     nothing = (0.0, math.inf), math.inf
+    good, retreats = -1.0, _RETREATS
     for _ in range(_TRIES):
         try:
             reading, origin = read(epsilon), epsilon
-        except ContourDoesNotConverge:
-            return nothing
+            value, slope, error = reading.value(epsilon)
+            near = error >= 1.0 or abs(target - value) < _NEAR
+            hopeless = error > accepted and near
+        except (ContourDoesNotConverge, *OUT_OF_REACH):
+            hopeless = True
+        if hopeless:
+            if good < 0.0 or retreats == 0:
+                return nothing
+            epsilon, retreats = 0.5 * (epsilon + good), retreats - 1
+            continue
+        if error <= accepted:
+            good = epsilon
+        if error < 0.5:
+            left, right = (epsilon, right) if value > target else (left, epsilon)
         try:
-            for trial in range(12):
-                value, slope, error = reading.value(epsilon)
-                if error > accepted and trial > 0:
-                    break
-                hopeless = error >= 1.0 or abs(target - value) < _NEAR
-                if error > accepted and hopeless:
-                    return nothing
-                if trial == 0 and error < 0.5:
-                    left, right = (
-                        (epsilon, right) if value > target else (left, epsilon)
-                    )
+            for _ in range(12):
                 move = (target - value) / slope
                 if not abs(move) < 1e12:
                     return nothing
                 epsilon = _moved(epsilon, move)
+                value, slope, error = reading.value(epsilon)
                 settled = abs(move) <= 1e-14 * max(epsilon, 1e-3)
-                if settled or error > CONTOUR_ERROR:
+                if settled or error > min(accepted, CONTOUR_ERROR):
                     break
-            value, slope, error = reading.value(epsilon)
             away = abs(slope * (epsilon - origin)) > _AWAY
-            good = error <= (GOOD_ERROR if away else accepted)
-            if good and abs(target - value) < 1e-7 + 0.1 * error:
+            fine = error <= (GOOD_ERROR if away else accepted)
+            if fine and abs(target - value) < 1e-7 + 0.1 * error:
                 margin = (1.01 * error + (target - value) ** 2) / -slope
                 centre = epsilon + (target - value) / slope
                 return (max(0.0, centre - margin), max(0.0, centre + margin)), error

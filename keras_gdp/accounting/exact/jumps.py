@@ -80,7 +80,7 @@ def _log_between(x: Array, begin: Fade, end: Fade) -> Array:
     less = np.where(a > -3.0, less, log_ndtr(-b) - log_ndtr(-a))
     share = log_ndtr(-a) + np.log(-np.expm1(np.minimum(less, -1e-300)))
     # Where they are neighbours, the density in the middle times the distance.
-    z, h = (a + b) ** 2 / 4.0, np.clip(apart, 1e-300, 0.1) ** 2
+    z, h = (a + b) ** 2 / 4.0, np.clip(apart, 1e-150, 0.1) ** 2
     bend = h * (z - 1.0) / 24.0 + h * h * (z * z - 6.0 * z + 3.0) / 1920.0
     density = -z / 2.0 + 0.5 * np.log(h / (2.0 * math.pi)) + np.log1p(bend)
     return np.where(h * (1.0 + z) < _NEIGHBOURS, density, share)

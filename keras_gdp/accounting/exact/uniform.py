@@ -37,6 +37,9 @@ class UniformLoss(QuadratureLoss):
         self.lost, self.far = self._pair.lost, self._pair.far
         self.log_lost = self._pair.log_lost
         self.largest_order = self._pair.largest_order
+        if fade is None:  # outcomes matter up to order mu
+            panels = _MOST_PANELS * min(1.0, 2.0 / mu)
+            self.largest_order = min(self.largest_order, 2.0 * panels / mu)
         self._without: dict[float, UniformLoss] = {}
         self.atom = (1.0 - p) * math.erf(mu / 2.0 / math.sqrt(2.0))
         super().__init__()
