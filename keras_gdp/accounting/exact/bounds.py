@@ -14,8 +14,12 @@ import numpy as np
 
 from keras_gdp.accounting.exact.composition import Composition
 from keras_gdp.accounting.exact.contour import ContourDoesNotConverge
-from keras_gdp.accounting.exact.moments import QuadratureTooLargeError
-from keras_gdp.accounting.exact.readings import Grids, Reading, contour_at
+from keras_gdp.accounting.exact.readings import (
+    OUT_OF_REACH,
+    Grids,
+    Reading,
+    contour_at,
+)
 from keras_gdp.accounting.exact.release import log_delta_of_one
 from keras_gdp.accounting.exact.saddle import chernoff, saddle_for_epsilon
 from keras_gdp.accounting.exact.waves import Array
@@ -24,7 +28,6 @@ __all__ = [
     "CONTOUR_ERROR",
     "HUGE_CONTOUR_ERROR",
     "MOST_GRID_STEPS",
-    "OUT_OF_REACH",
     "Bounds",
     "delta_bounds",
     "delta_curve",
@@ -33,7 +36,6 @@ __all__ = [
 
 Bounds = tuple[float, float]
 
-OUT_OF_REACH = (QuadratureTooLargeError, OverflowError)
 MOST_GRID_STEPS = 10**7  # beyond, a grid's rounding says nothing
 CONTOUR_ERROR = 1e-8  # a contour whose own error bound is larger is refused,
 HUGE_CONTOUR_ERROR = 1e-2  # unless there are so many steps that a grid is useless

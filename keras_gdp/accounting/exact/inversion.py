@@ -12,7 +12,6 @@ from keras_gdp.accounting.exact.bounds import (
     CONTOUR_ERROR,
     HUGE_CONTOUR_ERROR,
     MOST_GRID_STEPS,
-    OUT_OF_REACH,
     Bounds,
     delta_bounds,
     tolerated,
@@ -26,7 +25,12 @@ from keras_gdp.accounting.exact.contour import (
     refined_contour,
 )
 from keras_gdp.accounting.exact.estimates import rough_epsilon
-from keras_gdp.accounting.exact.readings import Grids, Reading, jumps_at
+from keras_gdp.accounting.exact.readings import (
+    OUT_OF_REACH,
+    Grids,
+    Reading,
+    jumps_at,
+)
 from keras_gdp.accounting.exact.release import log_delta_of_one
 from keras_gdp.accounting.exact.saddle import saddle_for_delta, saddle_for_epsilon
 

@@ -115,7 +115,9 @@ class FarOutcomes(Jump):
 
         if self._end is None:
             return np.asarray(log_ndtr((x - self._begin.centre) / self._begin.width))
-        return np.where(x <= self._end.end, _log_between(x, self._begin, self._end), -np.inf)
+        return np.where(
+            x <= self._end.end, _log_between(x, self._begin, self._end), -np.inf
+        )
 
     def log_size(self, x: Array) -> tuple[Array, Array]:
         """Log of the weight at x under Q, and the loss there."""
@@ -127,7 +129,7 @@ class FarOutcomes(Jump):
         return self._pair.slope(x)
 
     def continued(self, x: Array, y: float) -> tuple[ComplexArray, ComplexArray]:
-        """log P and log Q over the noise at x + iy, less what they are at x."""
+        """Log P and log Q over the noise at x + iy, less what they are at x."""
         return self._pair.continued(x, y)
 
     def _build(self, t: float, frequency: float) -> Measure:

@@ -15,8 +15,9 @@ others have their largest jump between l_k and l_(k+1) (their cumulants: see `ba
 As the near-atom is subtracted they decay like the jumps alone, at frequencies of about
 100/l_k. Losses below a threshold of about epsilon/n cannot add up to epsilon: with a
 suitable l_0 the first part is negligible, and bounded by Chernoff's inequality. Where
-no threshold is low enough it has a contour too. Jumps beyond the last finite threshold
-add at most their probability.
+no threshold is low enough it has a contour too, and where that is a short one above all
+jumps that happen there need be no bands. Jumps beyond the last finite threshold add at
+most their probability.
 
 Thresholds are counted from the loss of a release in which no record is drawn, in
 powers of two, so that neighbouring queries share them.
@@ -161,7 +162,7 @@ class LargestJump:
         return high
 
     def _descend(self, middle: int, start: int, octaves: int) -> None:
-        """Adds bands down to where losses cannot add up to epsilon, and a first part."""
+        """Adds bands down to where losses cannot add up to epsilon; a first part."""
         least = middle - math.log2(self._steps)
         low = k = start
         while True:

@@ -164,7 +164,7 @@ class MixtureLoss(QuadratureLoss):
         return np.asarray(means[0] - means[1])
 
     def continued(self, x: Array, y: float) -> tuple[ComplexArray, ComplexArray]:
-        """log P and log Q over Gaussian noise at x + iy, less what they are at x."""
+        """Log P and log Q over Gaussian noise at x + iy, less what they are at x."""
         found = []
         for parts in (self.p, self.q):
             logs = [math.log(w) + self._log_ratio_terms(x, a) for w, a in parts]

@@ -4,8 +4,9 @@ Integrands are the noise's density times a fade times exp((1 + s) L). They are
 analytic in the strip |Im x| < pi/width of the mixtures' shifts and, for Gaussian
 noise, trapezoid sums with step h are off by exp(-2 pi y/h) times what the integrand
 grows to at a distance y from the line. High frequencies tau of s make it grow like
-exp(tau |Im L(x + iy)|), which matters only where there is any mass: where the loss
-hardly moves, a coarse step does at any frequency.
+exp(tau |Im L(x + iy)|), which matters only where there is any mass, and so do fades:
+where the loss hardly moves, a coarse step does at any frequency. A bound on the growth
+gives a first step; if that takes many nodes the growth itself is looked at.
 """
 
 import math
@@ -59,7 +60,7 @@ class Integrand(Protocol):
         """Derivative of the loss."""
 
     def continued(self, x: Array, y: float) -> tuple[ComplexArray, ComplexArray]:
-        """log P and log Q over the noise at x + iy, less what they are at x."""
+        """Log P and log Q over the noise at x + iy, less what they are at x."""
 
 
 def alive(log_size: Array, loss: Array, t: float) -> Array:

@@ -20,7 +20,9 @@ from keras_gdp.accounting.exact.largest_jump import LargestJump
 from keras_gdp.accounting.exact.moments import QuadratureTooLargeError
 from keras_gdp.accounting.exact.saddle import saddle_for_epsilon
 
-__all__ = ["Grids", "Reading", "contour_at", "jumps_at"]
+__all__ = ["OUT_OF_REACH", "Grids", "Reading", "contour_at", "jumps_at"]
+
+OUT_OF_REACH = (QuadratureTooLargeError, OverflowError)
 
 _GRID_ERROR = 1e-8  # of delta: better is not looked for where losses are rounded
 
@@ -91,7 +93,7 @@ def contour_at(composition: Composition, epsilon: float) -> Reading | None:
         lambda: refined_contour(composition, saddle),
     ]
     for attempt in attempts:
-        with contextlib.suppress(ContourDoesNotConverge):
+        with contextlib.suppress(ContourDoesNotConverge, *OUT_OF_REACH):
             found = attempt()
             error = found.value(epsilon).error
             if error < least:

@@ -39,7 +39,7 @@ class UniformLoss(QuadratureLoss):
         self.largest_order = self._pair.largest_order
         if fade is None:  # outcomes matter up to order mu
             panels = _MOST_PANELS * min(1.0, 2.0 / mu)
-            self.largest_order = min(self.largest_order, 2.0 * panels / mu)
+            self.largest_order = min(self.largest_order, 0.6 * panels / mu)
         self._without: dict[float, UniformLoss] = {}
         self.atom = (1.0 - p) * math.erf(mu / 2.0 / math.sqrt(2.0))
         super().__init__()
