@@ -4,6 +4,8 @@ import math
 
 import tensorflow as tf
 
+from keras_gdp.clipping.xla import traced_for_xla
+
 __all__ = [
     "Contribution",
     "add_rows",
@@ -119,9 +121,11 @@ def by_rows(function, contribution, entries_per_row):
 
 def squares(gradients):
     """Returns the sum of squares over all axes but the first."""
-    return tf.reduce_sum(
-        tf.square(gradients), axis=list(range(1, gradients.shape.rank))
-    )
+    axes = list(range(1, gradients.shape.rank))
+    if traced_for_xla():  # It fuses the two, and knows no other way.
+        return tf.reduce_sum(tf.square(gradients), axis=axes)
+    # Nothing of the gradients' size is written.
+    return tf.square(tf.raw_ops.EuclideanNorm(input=gradients, axis=axes))
 
 
 def add_rows(contribution, factors):

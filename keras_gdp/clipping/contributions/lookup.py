@@ -55,7 +55,7 @@ class Lookup(Contribution):
     def squared_norms(self):
         tokens = self.tensors[1].shape[1]
         if tokens == 1:
-            return tf.reduce_sum(tf.square(self.tensors[0]), axis=[1, 2])
+            return squares(self.tensors[0])
         if tokens is not None and tokens <= _MAX_PAIRS:
             squared = by_rows(lambda part: _pairs(*part.tensors), self, 2 * tokens**2)
         elif fits(self.shape[0], self.tensors[0].shape[0]):
@@ -138,7 +138,7 @@ def _marked_segments(gradients, indices, rows):
     flat = tf.reshape(indices + tf.range(batch)[:, None] * rows, [-1])
     marks = tf.math.unsorted_segment_max(tf.range(batch * tokens), flat, batch * rows)
     sums = _sum_rows(gradients, tf.gather(marks, flat), batch * tokens)
-    return tf.reduce_sum(tf.reshape(tf.square(sums), [batch, -1]), axis=1)
+    return squares(tf.reshape(sums, [batch, -1]))
 
 
 def _sorted_segments(gradients, indices):

@@ -2,6 +2,7 @@
 
 import tensorflow as tf
 
+from keras_gdp.clipping.contributions.base import squares
 from keras_gdp.clipping.engines.base import Engine, weighted_sum
 from keras_gdp.clipping.objective import leaves_of, with_leaves
 from keras_gdp.clipping.result import ClippedSum
@@ -27,14 +28,7 @@ class VectorizedEngine(Engine):
 
         losses, outputs, gradients = vectorized_map(one_example, leaves_of(rows))
         squared_norms = tf.stack(
-            [
-                tf.cast(
-                    tf.reduce_sum(tf.square(g), axis=list(range(1, g.shape.rank))),
-                    tf.float32,
-                )
-                for g in gradients
-            ],
-            axis=1,
+            [tf.cast(squares(gradient), tf.float32) for gradient in gradients], axis=1
         )
         factors = self.factors(squared_norms, present)
         sums = [
