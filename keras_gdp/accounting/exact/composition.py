@@ -98,14 +98,17 @@ class Composition:
     def line(
         self, c: float, step: float, start: int, count: int
     ) -> tuple[ComplexArray, Array]:
-        """K on a vertical line, and |exp K| / exp K(c) of the losses without atoms."""
+        """K on a vertical line, and |exp K| / exp K(c) of the losses that are smooth."""
         total = np.zeros(count, dtype=np.complex128)
         decay = np.zeros(count)
+        tau = step * np.arange(start, start + count)
         for loss, n in self.phases:
             values = n * loss.line(c, step, start, count)
             total += values
             if loss.smooth:
-                decay += values.real - n * loss.real(c)[0]
+                bound = loss.beyond(c, tau)
+                here = values.real - n * loss.real(c)[0]
+                decay += here if bound is None else n * bound
         return total, np.exp(np.minimum(decay, 0.0))
 
     def lasting(self, c: float) -> float:
@@ -113,7 +116,7 @@ class Composition:
         share = 1.0
         for loss, n in self.phases:
             if loss.smooth:
-                share *= (loss.atom * math.exp(-loss.real(c)[0])) ** n
+                share *= loss.lasting(c) ** n
         return share
 
     def rounding(self, s: float) -> float:

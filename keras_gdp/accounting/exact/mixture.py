@@ -2,6 +2,7 @@
 
 import cmath
 import functools
+import itertools
 import math
 
 import numpy as np
@@ -23,6 +24,7 @@ __all__ = ["MixtureLoss"]
 _LOG_TINY = -90.0
 _STEEP = 0.15  # increase of log L over the width of a fade
 _KEPT = 64  # variants of a loss without its far outcomes
+_VARIATION = 801  # points at which the variation of a function is read
 
 
 class MixtureLoss(QuadratureLoss):
@@ -50,19 +52,21 @@ class MixtureLoss(QuadratureLoss):
     ) -> None:
         self._least = least
         self.p, self.q, self.noise = p, q, noise
-        self.smooth = noise == "gaussian"
         self._a = max(shift for _, shift in p)
         self._b = min(shift for _, shift in q)
-        self.jumps = self.smooth and self._a > 0.0
+        self.jumps = noise == "gaussian" and self._a > 0.0
         if self._b == 0.0:  # the loss if no record of the group is drawn
             self.rest = math.log(math.fsum(w for w, shift in p if shift == 0.0) or 1.0)
         self.width = width = self._a - self._b
         # About 10^6 quadrature nodes, see `_build`.
         self.largest_order = (4e4 / max(width, 1e-100)) ** 2
-        if self._a > 0.0 and fade is None:
+        if noise == "laplace":
+            self.largest_order = 1e5 / max(width, 1e-200)
+        elif self._a > 0.0 and fade is None:
             self.largest_order = (1.2e6 / max(self._a * width, 1e-200)) ** (2.0 / 3.0)
         super().__init__()
         self._without: dict[float, MixtureLoss] = {}
+        self._edges: dict[float, tuple[float, float]] = {}
         self.fade = fade
         if fade is not None:
             lost_p, lost_q = (
@@ -213,6 +217,42 @@ class MixtureLoss(QuadratureLoss):
         step = x[1] - x[0]
         low, high = x[first] - step, x[last] + step
         return low, high if self.fade is None else min(high, self.fade.end)
+
+    # -- decay of the transform for Laplace noise --------------------------------
+
+    def lasting(self, c: float) -> float:
+        return 0.0 if self.noise == "gaussian" else self._shares(c)[0]
+
+    def beyond(self, c: float, tau: Array) -> Array | None:
+        if self.noise == "gaussian":
+            return None
+        atoms, bends = self._shares(c)
+        share = atoms + bends / np.maximum(tau, 1e-300)
+        return np.asarray(np.log(np.minimum(share, 1.0)))
+
+    def _shares(self, c: float) -> tuple[float, float]:
+        """Shares in exp K(c): of the two atoms, and tau times the most of the rest.
+
+        The rest is an integral of h exp(i tau L) and, by parts, at most the ends and
+        the variation of h/L' over tau.
+        """
+        if c not in self._edges:
+            if len(self._edges) >= _KEPT:
+                self._edges.clear()
+            t = 1.0 + c
+            size, loss = self.log_size(np.array([self._b, self._a]))
+            scale = self.real(c)[0]
+            atoms = float(np.exp(size + t * loss - scale).sum())
+            cuts = sorted({shift for _, shift in [*self.p, *self.q]} | {0.0})
+            bends = 0.0
+            for left, right in itertools.pairwise(cuts):
+                x = np.linspace(left, right, _VARIATION)
+                size, loss = self.log_size(x)
+                slope = np.gradient(loss, x, edge_order=2)
+                height = np.exp(size + t * loss - scale) / slope
+                bends += height[0] + height[-1] + float(np.abs(np.diff(height)).sum())
+            self._edges[c] = atoms * (1.0 + 1e-12), 1.01 * bends
+        return self._edges[c]
 
     # -- quadrature --------------------------------------------------------------
 

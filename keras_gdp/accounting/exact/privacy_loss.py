@@ -35,8 +35,8 @@ _MOST_WORK = 1.5e9  # exponentials on one line: beyond, a grid is faster
 class Loss(ABC):
     """Privacy loss of one release, from P against Q."""
 
-    smooth: bool = True  # False: the loss has atoms, its transform need not decay
-    atom: float = 0.0  # the largest atom of a smooth loss all the same
+    smooth: bool = True  # False: there are atoms alone, the transform need not decay
+    atom: float = 0.0  # mass of an atom at 0 beside the rest
     infinite_mass: float = 0.0  # P(L = inf)
     max_loss: float = math.inf  # largest finite value of L
     largest_order: float = math.inf  # up to which s the cumulant can be computed
@@ -55,6 +55,17 @@ class Loss(ABC):
     @abstractmethod
     def real(self, s: float) -> tuple[float, float, float]:
         """K(s), K'(s), K''(s) for real s > -1."""
+
+    def lasting(self, c: float) -> float:
+        """The share of atoms in exp K(c): |exp K| / exp K(c) stays about above it."""
+        return self.atom * math.exp(-self.real(c)[0])
+
+    def beyond(self, c: float, tau: Array) -> Array | None:
+        """Log of a bound on |exp K| / exp K(c) at all frequencies from tau on.
+
+        None: it is about what it is at tau, without atoms that bring it back.
+        """
+        return None
 
     def rounding(self, s: float) -> float:
         """Rough size of the rounding error of K(s)."""
