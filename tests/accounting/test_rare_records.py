@@ -50,7 +50,7 @@ def test_bounds_meet(relation, kind, p, noise, steps, delta):
     assert high - low <= 1e-8 * high
     least, most = run.delta_bounds(high)
     assert least <= delta * (1 + 1e-9)
-    assert most == pytest.approx(delta, rel=1e-6)
+    assert most == pytest.approx(delta, rel=1e-6, abs=0.0)
 
 
 def test_epsilon_follows_noise_delta_probability_and_steps():

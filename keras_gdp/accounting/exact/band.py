@@ -79,12 +79,14 @@ class Band:
     def line(
         self, c: float, step: float, start: int, count: int
     ) -> tuple[ComplexArray, Array]:
-        """K on a vertical line, and |exp K| / exp K(c)."""
+        """K on a vertical line, and what |exp K| / exp K(c) may come back to."""
         k = np.zeros(count, dtype=np.complex128)
-        rows, top = [], -math.inf
+        rows, top, back = [], -math.inf, np.zeros(count)
+        tau = step * np.arange(start, start + count, dtype=np.float64)
         for n, loss, jump in self._phases:
             base = loss.line(c, step, start, count)
             k += n * base
+            back += n * (loss.decay(c, tau, base) - base.real + loss.real(c)[0])
             if jump is not None:
                 odds = jump.line(c, step, start, count) - base
                 rows.append((n, odds))
@@ -100,7 +102,7 @@ class Band:
                 )
             much = np.log(expm1(_capped(total)) + 1e-300)
             k += np.where(total.real > _LARGE, total, much)
-        return k, np.exp(np.minimum(k.real - self.real(c)[0], 0.0))
+        return k, np.exp(np.minimum(k.real - self.real(c)[0] + back, 0.0))
 
     def lasting(self, c: float) -> float:
         """A jump has no atoms."""

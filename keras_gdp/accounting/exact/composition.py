@@ -98,17 +98,14 @@ class Composition:
     def line(
         self, c: float, step: float, start: int, count: int
     ) -> tuple[ComplexArray, Array]:
-        """K on a vertical line, and |exp K| / exp K(c) of the losses that are smooth."""
+        """K on a vertical line, and what |exp K| / exp K(c) may come back to."""
         total = np.zeros(count, dtype=np.complex128)
         decay = np.zeros(count)
-        tau = step * np.arange(start, start + count)
+        tau = step * np.arange(start, start + count, dtype=np.float64)
         for loss, n in self.phases:
-            values = n * loss.line(c, step, start, count)
-            total += values
-            if loss.smooth:
-                bound = loss.beyond(c, tau)
-                here = values.real - n * loss.real(c)[0]
-                decay += here if bound is None else n * bound
+            values = loss.line(c, step, start, count)
+            total += n * values
+            decay += n * loss.decay(c, tau, values)
         return total, np.exp(np.minimum(decay, 0.0))
 
     def lasting(self, c: float) -> float:

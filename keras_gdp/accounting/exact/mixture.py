@@ -223,9 +223,9 @@ class MixtureLoss(QuadratureLoss):
     def lasting(self, c: float) -> float:
         return 0.0 if self.noise == "gaussian" else self._shares(c)[0]
 
-    def beyond(self, c: float, tau: Array) -> Array | None:
+    def decay(self, c: float, tau: Array, line: ComplexArray) -> Array:
         if self.noise == "gaussian":
-            return None
+            return super().decay(c, tau, line)
         atoms, bends = self._shares(c)
         share = atoms + bends / np.maximum(tau, 1e-300)
         return np.asarray(np.log(np.minimum(share, 1.0)))

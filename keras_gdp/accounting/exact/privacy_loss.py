@@ -60,12 +60,15 @@ class Loss(ABC):
         """The share of atoms in exp K(c): |exp K| / exp K(c) stays about above it."""
         return self.atom * math.exp(-self.real(c)[0])
 
-    def beyond(self, c: float, tau: Array) -> Array | None:
-        """Log of a bound on |exp K| / exp K(c) at all frequencies from tau on.
+    def decay(self, c: float, tau: Array, line: ComplexArray) -> Array:
+        """Log of |exp K| / exp K(c) at frequencies tau, or what it may come back to.
 
-        None: it is about what it is at tau, without atoms that bring it back.
+        Args:
+            c: Abscissa of the line.
+            tau: Increasing frequencies.
+            line: K there.
         """
-        return None
+        return line.real - self.real(c)[0]
 
     def rounding(self, s: float) -> float:
         """Rough size of the rounding error of K(s)."""
@@ -246,6 +249,9 @@ class DiscreteLoss(Loss):
         weight /= mass
         mean = float(weight @ self._loss)
         return top + math.log(mass), mean, float(weight @ (self._loss - mean) ** 2)
+
+    def decay(self, c: float, tau: Array, line: ComplexArray) -> Array:
+        return np.zeros(tau.size)
 
     def rounding(self, s: float) -> float:
         # K is the log of a sum near 1 whose terms are off by units of 1, however
