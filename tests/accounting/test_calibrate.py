@@ -40,7 +40,7 @@ def test_noise_for_a_budget(epsilon, delta, p, steps, clt, exact, moments):
         noise = noise_multiplier_for(
             epsilon, delta, sampling_probability=p, steps=steps, accountant=name
         )
-        assert noise == pytest.approx(value, rel=1e-8)
+        assert noise == pytest.approx(value, rel=1e-8, abs=0.0)
         run = make_accountant(name).compose(SampledGaussian(noise, p), steps)
         assert run.epsilon(delta) <= epsilon
         assert run.epsilon(delta) > epsilon * (1 - 1e-8)
@@ -103,12 +103,14 @@ def test_closed_forms_under_the_central_limit_theorem():
     assert mu_clt([1.0, 0.0], 0.1, 100).tolist()[1] == float("inf")
     uniform = mu_uniform(1.3, 256, 60000, 3516)
     assert uniform == pytest.approx(0.2847258665, abs=6e-11)
-    assert mu_uniform(1e8, 1, 100, 1000) == pytest.approx(3.162277673e-09, rel=1e-9)
+    assert mu_uniform(1e8, 1, 100, 1000) == pytest.approx(
+        3.162277673e-09, rel=1e-9, abs=0.0
+    )
     noise = noise_multiplier_for_mu(1.0, sampling_probability=0.01, steps=10**4)
     assert noise == pytest.approx(1.2011224088, abs=6e-11)
-    assert mu_clt(noise, 0.01, 10**4) == pytest.approx(1.0, rel=1e-12)
+    assert mu_clt(noise, 0.01, 10**4) == pytest.approx(1.0, rel=1e-12, abs=0.0)
     p = sampling_probability_for_mu(1.0, noise_multiplier=noise, steps=10**4)
-    assert p == pytest.approx(0.01, rel=1e-12)
+    assert p == pytest.approx(0.01, rel=1e-12, abs=0.0)
     assert steps_for_mu(1.0, noise_multiplier=noise, sampling_probability=p) == 10**4
 
 
@@ -124,18 +126,18 @@ def test_trading_the_moments_accountants_slack(
 ):
     run = {"noise_multiplier": sigma, "sampling_probability": p, "steps": steps}
     estimate = trade_noise(epsilon, accountant="clt", **run)
-    assert estimate.delta == pytest.approx(delta, rel=1e-8)
-    assert estimate.noise_multiplier == pytest.approx(paper, rel=1e-8)
+    assert estimate.delta == pytest.approx(delta, rel=1e-8, abs=0.0)
+    assert estimate.noise_multiplier == pytest.approx(paper, rel=1e-8, abs=0.0)
     traded = trade_noise(epsilon, **run)
-    assert traded.noise_multiplier == pytest.approx(sound, rel=1e-8)
+    assert traded.noise_multiplier == pytest.approx(sound, rel=1e-8, abs=0.0)
     assert traded.noise_multiplier < sigma
 
 
 def test_edgeworth_and_berry_esseen():
     step = SampledGaussian(1.3, P)
     under_p, under_q = loss_moments(step)
-    assert under_p.mean == pytest.approx(-7.283591442e-06, rel=1e-8)
-    assert under_q.mean == pytest.approx(7.314689353e-06, rel=1e-8)
+    assert under_p.mean == pytest.approx(-7.283591442e-06, rel=1e-8, abs=0.0)
+    assert under_q.mean == pytest.approx(7.314689353e-06, rel=1e-8, abs=0.0)
     assert edgeworth_trade_off(step, 3516, 0.3) == pytest.approx(0.6167726266, abs=1e-9)
     alphas = [0.0, 0.1, 0.3, 0.9, 1.0]
     lower, upper = berry_esseen_trade_off(step, 3516, alphas)

@@ -69,7 +69,7 @@ def test_delta_agrees_with_forty_digit_quadrature(
 ):
     truth = inverted_with_mpmath(p, sigma, steps, epsilon, abscissa, height, nodes)
     low, high = exact(SampledGaussian(sigma, p), steps).delta_bounds(epsilon)
-    assert high == pytest.approx(truth, rel=1e-9)
+    assert high == pytest.approx(truth, rel=1e-9, abs=0.0)
     assert low * (1 - 1e-13) <= truth <= high * (1 + 1e-13)
 
 
@@ -125,10 +125,12 @@ def test_tail_below_double_precision_of_fft_methods():
 def test_full_sampling_is_the_gaussian_closed_form(sigma, steps, delta):
     mu = math.sqrt(steps) / sigma
     run = exact(SampledGaussian(sigma, 1.0), steps)
-    assert run.epsilon(delta) == pytest.approx(epsilon_from_mu(delta, mu), rel=1e-10)
+    assert run.epsilon(delta) == pytest.approx(
+        epsilon_from_mu(delta, mu), rel=1e-10, abs=0.0
+    )
     replaced = exact(SampledGaussian(sigma, 1.0), steps, "replace_one")
     expected = epsilon_from_mu(delta, 2 * mu)
-    assert replaced.epsilon(delta) == pytest.approx(expected, rel=1e-10)
+    assert replaced.epsilon(delta) == pytest.approx(expected, rel=1e-10, abs=0.0)
 
 
 @settings(max_examples=25, deadline=None)
@@ -205,7 +207,7 @@ def test_order_does_not_matter():
     a, b = SampledGaussian(1.0, 0.01), SampledGaussian(2.0, 0.05)
     one = exact(Composed([SelfComposed(a, 700), SelfComposed(b, 300)]))
     other = exact(b, 300).compose(a, 700)
-    assert one.epsilon(1e-6) == pytest.approx(other.epsilon(1e-6), rel=1e-12)
+    assert one.epsilon(1e-6) == pytest.approx(other.epsilon(1e-6), rel=1e-12, abs=0.0)
 
 
 def test_nothing_costs_nothing_and_no_noise_costs_everything():
@@ -254,7 +256,7 @@ def test_replacement_doubles_the_sensitivity():
 
 def test_groups_of_plain_gaussians_multiply_mu():
     run = exact(Gaussian(2.0), 9, group_size=4)
-    assert run.delta(3.0) == pytest.approx(delta_from_mu(3.0, 6.0), rel=1e-12)
+    assert run.delta(3.0) == pytest.approx(delta_from_mu(3.0, 6.0), rel=1e-12, abs=0.0)
 
 
 def test_a_group_under_poisson_sampling_is_between_one_record_and_all_or_nothing():
@@ -281,15 +283,15 @@ def test_randomized_response_by_enumeration(steps):
 
 def test_mass_at_infinity_remains():
     run = exact(ApproximateDP(0.5, 0.01), 5)
-    assert run.delta(1.0) == pytest.approx(0.2240852462, rel=1e-4)
+    assert run.delta(1.0) == pytest.approx(0.2240852462, rel=1e-4, abs=0.0)
     assert run.delta(1.0) >= 0.2240852461
-    assert run.delta(math.inf) == pytest.approx(1 - 0.99**5, rel=1e-9)
+    assert run.delta(math.inf) == pytest.approx(1 - 0.99**5, rel=1e-9, abs=0.0)
     assert run.epsilon(0.04) == math.inf
 
 
 def test_laplace_closed_form():
     run = exact(Laplace(1.0))
-    assert run.delta(0.5) == pytest.approx(-math.expm1(-0.25), rel=1e-12)
+    assert run.delta(0.5) == pytest.approx(-math.expm1(-0.25), rel=1e-12, abs=0.0)
     assert run.epsilon(1e-9) == pytest.approx(1.0, abs=1e-8)
 
 

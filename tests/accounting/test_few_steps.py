@@ -111,7 +111,7 @@ def test_losses_with_an_atom_on_top(p, sigma, epsilon, truth):
     assert math.exp(value) == pytest.approx(truth, rel=error)
     step = 1e-6 * epsilon
     above = jumps_at(reverse, epsilon + step).value(epsilon + step).log_value
-    assert slope == pytest.approx((above - value) / step, rel=1e-3)
+    assert slope == pytest.approx((above - value) / step, rel=1e-3, abs=0.0)
 
 
 MIXED = [
@@ -134,7 +134,7 @@ def test_bounds_lie_within_those_of_the_grid(relation, phases):
     epsilon = run.epsilon(1e-6)
     low, high = run.delta_bounds(epsilon)
     assert high - low <= 1e-9 * high
-    assert high == pytest.approx(1e-6, rel=1e-8)
+    assert high == pytest.approx(1e-6, rel=1e-8, abs=0.0)
     grids = Grids(run._directions()[0], epsilon)
     assert grids.lower.log_delta(epsilon) <= math.log(low)
     assert math.log(high) <= grids.upper.log_delta(epsilon) + 1e-12
@@ -154,7 +154,7 @@ def test_bounds_are_tight(p, sigma, steps):
         low, high = run.epsilon_bounds(1e-6)
         assert high - low <= 1e-9 * high
         if high > 0.0:
-            assert run.delta(high) == pytest.approx(1e-6, rel=1e-8)
+            assert run.delta(high) == pytest.approx(1e-6, rel=1e-8, abs=0.0)
 
 
 def test_atoms_alone_have_no_contour():

@@ -25,8 +25,10 @@ def exact_log_delta(epsilon, mu):
 
 def test_values_with_known_digits():
     assert delta_from_mu(1, 1) == pytest.approx(0.1269367375, abs=6e-11)
-    assert delta_from_mu(0.5, 0.25) == pytest.approx(0.002708880218, rel=2e-10)
-    assert delta_from_mu(1e-8, 1e-8) == pytest.approx(8.331547100e-10, rel=2e-10)
+    assert delta_from_mu(0.5, 0.25) == pytest.approx(0.002708880218, rel=2e-10, abs=0.0)
+    assert delta_from_mu(1e-8, 1e-8) == pytest.approx(
+        8.331547100e-10, rel=2e-10, abs=0.0
+    )
     assert log_delta_from_mu(1, 0.01) == pytest.approx(-5014.2347614837, abs=6e-10)
     assert epsilon_from_mu(1e-5, 1) == pytest.approx(4.3771780957, abs=6e-11)
     assert epsilon_from_mu(1e-6, 4) == pytest.approx(26.3569639253, abs=6e-11)
@@ -46,12 +48,12 @@ def test_values_with_known_digits():
 def test_delta_has_relative_accuracy(mu, u):
     epsilon = max(mu * (u + mu / 2), 0.0)
     log_exact, exact = exact_log_delta(epsilon, mu)
-    assert delta_from_mu(epsilon, mu) == pytest.approx(exact, rel=1e-12)
+    assert delta_from_mu(epsilon, mu) == pytest.approx(exact, rel=1e-12, abs=0.0)
     assert log_delta_from_mu(epsilon, mu) == pytest.approx(
         log_exact, rel=1e-12, abs=1e-12
     )
     negative = exact_log_delta(-epsilon, mu)[1]
-    assert delta_from_mu(-epsilon, mu) == pytest.approx(negative, rel=1e-12)
+    assert delta_from_mu(-epsilon, mu) == pytest.approx(negative, rel=1e-12, abs=0.0)
 
 
 @settings(max_examples=100, deadline=None)
@@ -61,7 +63,9 @@ def test_epsilon_and_mu_invert_delta(log10_delta, mu):
     epsilon = epsilon_from_mu(delta, mu)
     if epsilon > 1e-6 * mu:
         assert log_delta_from_mu(epsilon, mu) == pytest.approx(np.log(delta), abs=1e-9)
-        assert mu_from_epsilon_delta(epsilon, delta) == pytest.approx(mu, rel=1e-9)
+        assert mu_from_epsilon_delta(epsilon, delta) == pytest.approx(
+            mu, rel=1e-9, abs=0.0
+        )
     else:
         assert log_delta_from_mu(epsilon, mu) <= np.log(delta) + 1e-5
 

@@ -61,8 +61,8 @@ def test_derivatives_of_a_band(whole):
     part, c, h = band(whole, 0.1, 0.4), 2.0, 1e-4
     k0, k1, k2 = part.real(c)
     left, right = part.real(c - h), part.real(c + h)
-    assert k1 == pytest.approx((right[0] - left[0]) / (2 * h), rel=1e-6)
-    assert k2 == pytest.approx((right[1] - left[1]) / (2 * h), rel=1e-6)
+    assert k1 == pytest.approx((right[0] - left[0]) / (2 * h), rel=1e-6, abs=0.0)
+    assert k2 == pytest.approx((right[1] - left[1]) / (2 * h), rel=1e-6, abs=0.0)
     line = part.line(c, 1.0, 0, 1)[0]
     assert line[0].real == pytest.approx(k0, abs=1e-12)
 
@@ -109,9 +109,9 @@ def test_complex_logarithms_and_exponentials_are_accurate_near_zero():
     with mpmath.workdps(60):
         for value, found, inverse in zip(z, expm1(z), log1p(z), strict=True):
             exact = complex(mpmath.expm1(mpmath.mpmathify(value)))
-            assert found == pytest.approx(exact, rel=1e-13)
+            assert found == pytest.approx(exact, rel=1e-13, abs=0.0)
             exact = complex(mpmath.log(1 + mpmath.mpmathify(value)))
-            assert inverse == pytest.approx(exact, rel=1e-13)
+            assert inverse == pytest.approx(exact, rel=1e-13, abs=0.0)
 
 
 def test_what_queries_leave_in_memory_is_bounded(monkeypatch):

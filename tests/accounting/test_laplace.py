@@ -58,7 +58,7 @@ def test_many_releases_agree_with_the_closed_form(noise, steps, epsilon, c):
     low, high = run.delta_bounds(epsilon)
     assert high - low <= 1e-9 * high
     assert low == pytest.approx(truth, rel=1e-8, abs=0.0)
-    assert run.epsilon(high) == pytest.approx(epsilon, rel=1e-9)
+    assert run.epsilon(high) == pytest.approx(epsilon, rel=1e-9, abs=0.0)
 
 
 @pytest.mark.parametrize("relation", ["add_remove", "replace_one"])
