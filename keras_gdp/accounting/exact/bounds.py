@@ -5,7 +5,7 @@ integrand decays within 600 nodes and its error bound is below 5e-10, relative; 
 the sum over the size of the largest jump; else a contour with up to 32000 nodes. The
 best of them is taken if its error bound is below 1e-8. The grid is left for
 compositions of which atoms are a large part: randomized response, whose losses lie on
-a lattice that the grid meets, and Laplace noise.
+a lattice that the grid meets, and few releases with Laplace noise.
 """
 
 import math
