@@ -11,6 +11,7 @@ import pytest
 from keras_gdp.accounting import (
     ExactAccountant,
     SampledGaussian,
+    SampledLaplace,
     UniformSampledGaussian,
 )
 from keras_gdp.accounting.exact.jumps import Fade, _log_between
@@ -162,3 +163,25 @@ def test_nodes_sum_to_what_many_more_do(seed):
         rounding = 1.0 + abs(top) + s * abs(losses).max() + tau * abs(losses).max()
         assert abs(found - truth) <= (1e-12 + 1e-15 * rounding) * whole
         compared += 1
+
+
+def test_epsilon_near_total_variation_falls_with_delta():
+    event = UniformSampledGaussian(1.612457200815234, 7, 10**7)
+    run = ExactAccountant("replace_one").compose(event, 6)
+    epsilons = [run.epsilon(delta) for delta in (1.1e-6, 1.4e-6, 1.7e-6, 1.95e-6)]
+    assert all(a >= b for a, b in itertools.pairwise(epsilons))
+    assert epsilons[-1] < 1e-7
+
+
+@pytest.mark.parametrize(
+    ("noise", "p", "steps", "delta"),
+    [(1.41081, 0.00213127, 17, 5.12e-49), (1.30841, 3.0645e-5, 13, 1.6476e-6)],
+)
+def test_groups_with_laplace_noise(noise, p, steps, delta):
+    # Losses of groups are found by search: thresholds must stay in order.
+    run = ExactAccountant(group_size=3).compose(SampledLaplace(noise, p), steps)
+    low, high = run.epsilon_bounds(delta)
+    assert high - low <= 1e-3 * high
+    least, most = run.delta_bounds(low)
+    assert least <= most
+    assert most >= delta * (1 - 1e-9)

@@ -86,11 +86,13 @@ def _epsilon_bounds(
 
     def by_jumps() -> tuple[Bounds, float]:
         start = rough_epsilon(composition, target)
+        at_zero = math.log(max(composition.total_variation() - infinite, 5e-324))
         return _invert(
             lambda epsilon: jumps_at(composition, epsilon),
             target,
             start,
             HUGE_CONTOUR_ERROR,
+            at_zero,
         )
 
     def by_long_contour() -> tuple[Bounds, float]:
@@ -105,33 +107,47 @@ def _epsilon_bounds(
     if nearby.curvature > _SKEWED * composition.real(0.5)[2]:
         attempts.reverse()
     attempts.append((by_long_contour, tolerated(composition)))
-    found, error = (0.0, math.inf), math.inf
+    found, error, most = (0.0, math.inf), math.inf, math.inf
     for attempt, enough in attempts:
         if error > enough:
             with contextlib.suppress(ContourDoesNotConverge):
                 better, other = attempt()
+                most = min(most, better[1])
                 if other < error:
                     found, error = better, other
     tight = found[1] - found[0] <= _TIGHT * found[1] < math.inf
     if error <= tolerated(composition) or tight:
         return found
     if composition.steps > MOST_GRID_STEPS:
-        return 0.0, math.inf
-    low, high = _invert_grids(composition, target, max(rough, 0.0), both)
-    return max(low, found[0]), min(high, found[1])
+        return 0.0, most
+    low, high = 0.0, math.inf
+    with contextlib.suppress(*OUT_OF_REACH):
+        low, high = _invert_grids(composition, target, max(rough, 0.0), both)
+    return max(low, found[0]), min(high, found[1], most)
 
 
 def _invert(
-    read: Callable[[float], Reading], target: float, start: float, accepted: float
+    read: Callable[[float], Reading],
+    target: float,
+    start: float,
+    accepted: float,
+    at_zero: float = math.inf,
 ) -> tuple[Bounds, float]:
     """Newton's iteration on readings, renewed if epsilon leaves their range.
 
+    Args:
+        read: Makes a reading for an epsilon.
+        target: Log of the finite losses' delta whose epsilon is looked for.
+        start: Where to begin.
+        accepted: Largest relative error of a reading.
+        at_zero: Log of a bound on that delta at epsilon 0.
+
     Returns:
-        Bounds on epsilon, and the relative error of delta there.
+        Bounds on epsilon, and the relative error of delta there; infinity and what the
+        readings have shown if none is good at the target.
     """
     epsilon, left, right = max(start, 0.0), 0.0, math.inf
-    nothing = (0.0, math.inf), math.inf
-    good, retreats = -1.0, _RETREATS
+    good, most, retreats = -1.0, math.inf, _RETREATS
     for _ in range(_TRIES):
         try:
             reading, origin = read(epsilon), epsilon
@@ -142,18 +158,21 @@ def _invert(
             hopeless = True
         if hopeless:
             if good < 0.0 or retreats == 0:
-                return nothing
+                return (0.0, most), math.inf
             epsilon, retreats = 0.5 * (epsilon + good), retreats - 1
             continue
         if error <= accepted:
             good = epsilon
+            if value + math.log1p(error) < target:
+                share = _share(at_zero, target, value + math.log1p(error))
+                most = min(most, math.log1p(share * math.expm1(min(epsilon, 700.0))))
         if error < 0.5:
             left, right = (epsilon, right) if value > target else (left, epsilon)
         try:
             for _ in range(12):
                 move = (target - value) / slope
                 if not abs(move) < 1e12:
-                    return nothing
+                    return (0.0, most), math.inf
                 epsilon = _moved(epsilon, move)
                 value, slope, error = reading.value(epsilon)
                 settled = abs(move) <= 1e-14 * max(epsilon, 1e-3)
@@ -171,7 +190,20 @@ def _invert(
             pass
         if not left < epsilon < right:
             epsilon = 0.5 * (left + right) if right < math.inf else 2.0 * left
-    return nothing
+    return (0.0, most), math.inf
+
+
+def _share(at_zero: float, target: float, value: float) -> float:
+    """How far from 0 to an epsilon delta falls to a target at the latest.
+
+    In exp(epsilon), in which delta is convex; all deltas as logarithms.
+    """
+    if at_zero == math.inf:
+        return 1.0
+    if at_zero <= target:
+        return 0.0
+    fallen = math.expm1(target - at_zero) / math.expm1(value - at_zero)
+    return min(fallen, 1.0)
 
 
 def _moved(epsilon: float, move: float) -> float:
@@ -221,7 +253,8 @@ def _invert_closed_form(composition: Composition, target: float) -> Bounds:
         return value - error
 
     top = min(composition.max_loss, max(loss.largest(0.0), 1e-9))
-    return _root(lower, target, top, False), _root(upper, target, top, True)
+    low, high = _root(lower, target, top, False), _root(upper, target, top, True)
+    return low * (1 - 4e-14), high * (1 + 4e-14)
 
 
 def _root(

@@ -55,7 +55,7 @@ _BANDS = (2, 1)  # octaves of a band, and if the first is not accurate enough
 _RARE = -800.0  # log of how many jumps are first taken for none
 _WORTH = 4  # octaves around epsilon/n in which the first threshold is looked for
 _LEFT = (1.0, 0.7, 0.5, 0.35, 0.25)
-_STEADY = 4.0  # by what the variance may grow up to a saddle that small losses rule
+_STEADY = 30.0  # by what the variance may grow up to a saddle that small losses rule
 _SLACK = 3.0  # in Chernoff's bound: a cut fade may make a cumulant as inaccurate
 
 
@@ -73,8 +73,8 @@ class LargestJump:
     def __init__(self, composition: Composition, epsilon: float) -> None:
         kinds = [(loss, n) for loss, n in composition.phases if loss.jumps]
         room = epsilon - math.fsum(n * loss.rest for loss, n in kinds)
-        if epsilon >= 0.0 and room <= 0.0:
-            room = deviation(composition)
+        if epsilon >= 0.0:  # no jump worth the name is smaller than usual losses
+            room = max(room, deviation(composition))
         if not kinds or not 2.0**_LOWEST < room < 2.0**_HIGHEST:
             raise ContourDoesNotConverge
         self._composition, self._epsilon = composition, epsilon

@@ -227,8 +227,8 @@ class MixtureLoss(QuadratureLoss):
         if self.noise == "gaussian":
             return super().decay(c, tau, line)
         atoms, bends = self._shares(c)
-        share = atoms + bends / np.maximum(tau, 1e-300)
-        return np.asarray(np.log(np.minimum(share, 1.0)))
+        rest = np.where(tau > bends, bends / np.maximum(tau, bends), 1.0)
+        return np.asarray(np.log(np.minimum(atoms + rest, 1.0)))
 
     def _shares(self, c: float) -> tuple[float, float]:
         """Shares in exp K(c): of the two atoms, and tau times the most of the rest.
@@ -249,9 +249,12 @@ class MixtureLoss(QuadratureLoss):
                 x = np.linspace(left, right, _VARIATION)
                 size, loss = self.log_size(x)
                 slope = np.gradient(loss, x, edge_order=2)
-                height = np.exp(size + t * loss - scale) / slope
-                bends += height[0] + height[-1] + float(np.abs(np.diff(height)).sum())
-            self._edges[c] = atoms * (1.0 + 1e-12), 1.01 * bends
+                with np.errstate(all="ignore"):  # where a loss is flat, no bound
+                    height = np.exp(size + t * loss - scale) / slope
+                    varied = float(np.abs(np.diff(height)).sum())
+                    bends += float(height[0] + height[-1]) + varied
+            bends = 1.01 * bends if bends < math.inf else math.inf
+            self._edges[c] = atoms * (1.0 + 1e-12), bends
         return self._edges[c]
 
     # -- quadrature --------------------------------------------------------------
@@ -321,7 +324,7 @@ class MixtureLoss(QuadratureLoss):
         x = np.clip(x, low, high)
         miss = np.abs(self.loss(x) - target)
         points = np.where(below, -np.inf, np.inf)
-        points[inside] = x
+        points[inside] = np.maximum.accumulate(x)
         return points, float(miss.max(initial=0.0))
 
     def _between(self, points: Array, parts: list[tuple[float, float]]) -> Array:
