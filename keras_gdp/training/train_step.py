@@ -48,11 +48,7 @@ def train_step(model, data):
     present = present_rows(batch[2], rows)
     clipped = engine.clip(objective, batch, present)
     penalty, penalty_gradients = regularizer_gradients(model)
-    # Noise needs no data, but drawn before the batch arrives it holds the batch up.
-    with tf.control_dependencies(keras.tree.flatten(batch[0])):
-        optimizer.apply_clipped_sum(
-            clipped, model.trainable_variables, penalty_gradients
-        )
+    optimizer.apply_clipped_sum(clipped, model.trainable_variables, penalty_gradients)
     return _metrics(model, batch, present, clipped, outputs, penalty)
 
 
