@@ -108,3 +108,21 @@ def test_what_a_transform_may_come_back_to_is_never_exceeded(cut):
     later = np.maximum.accumulate(size[::-1])[::-1]
     assert (later <= back * (1 + 1e-9) + 1e-300).all()
     assert back[-1] < 1e-3
+
+
+@pytest.mark.parametrize("relation", ["add_remove", "replace_one"])
+@pytest.mark.parametrize("group_size", [1, 3])
+def test_certain_sampling_is_none(relation, group_size):
+    sampled = ExactAccountant(relation, group_size=group_size)
+    plain = ExactAccountant(relation, group_size=group_size)
+    sampled.compose(SampledLaplace(4.0, 1.0), 20)
+    plain.compose(Laplace(4.0), 20)
+    assert sampled.epsilon_bounds(1e-5) == plain.epsilon_bounds(1e-5)
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize(("noise", "p", "steps"), [(0.02, 0.1, 1000), (0.026, 1.0, 30)])
+def test_flat_losses_of_little_noise(noise, p, steps):
+    run = ExactAccountant().compose(SampledLaplace(noise, p), steps)
+    low, high = run.epsilon_bounds(1e-5)
+    assert 1.0 < low <= high < steps / noise

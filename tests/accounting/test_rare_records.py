@@ -14,6 +14,8 @@ from keras_gdp.accounting import (
     SampledLaplace,
     UniformSampledGaussian,
 )
+from keras_gdp.accounting.exact.contour import Value
+from keras_gdp.accounting.exact.inversion import _invert
 from keras_gdp.accounting.exact.jumps import Fade, _log_between
 from keras_gdp.accounting.exact.mixture import MixtureLoss
 from keras_gdp.accounting.exact.moments import Measure, QuadratureTooLargeError
@@ -185,3 +187,16 @@ def test_groups_with_laplace_noise(noise, p, steps, delta):
     least, most = run.delta_bounds(low)
     assert least <= most
     assert most >= delta * (1 - 1e-9)
+
+
+def test_readings_right_of_the_target_bound_epsilon_however_large_it_is():
+    class Falling:
+        def value(self, epsilon):
+            return Value(-epsilon / 10.0, -0.1, 1e-12 if epsilon > 950.0 else 1.0)
+
+    def read(epsilon):
+        return Falling()
+
+    (low, high), error = _invert(read, -90.0, 1000.0, 1e-2, -5.0)
+    assert low <= 900.0 <= high <= 1000.0
+    assert error == math.inf

@@ -22,9 +22,10 @@ class ExactAccountant(Accountant):
 
     `epsilon` and `delta` return the upper end of bounds that contain the truth.
     For Gaussian noise the two ends agree to nine digits or more, at delta = 1e-5 as at
-    1e-40, after two steps as after a million; for randomized response up to 100,000
-    releases. With Laplace noise the upper end is within 1e-5 of the truth in delta,
-    usually 1e-8.
+    1e-40, after two steps as after a million, unless delta is within some per cent of
+    total variation after few rare releases; for randomized response up to 100,000
+    releases, and for Laplace noise after some hundreds. Elsewhere they can be apart,
+    the upper end as sound.
 
     Example:
         >>> from keras_gdp.accounting import SampledGaussian

@@ -120,8 +120,8 @@ def optimistic(loss: Loss, step: float, top: float, tilt: float) -> GridLoss:
     p, q, edges = p[1:-1], q[1:-1], edges[:-1]  # both tails are left out
     middle = edges - step / 2.0 + step  # middle of the cell above each edge
     with np.errstate(divide="ignore", invalid="ignore"):
-        merged = np.log(p / q)
         log_p = np.log(p)
+        merged = log_p - np.log(q)
     used = p > 0
     low = np.where(used & (q > 0), merged - middle, 0.0)
     tilted = log_p + tilt * middle

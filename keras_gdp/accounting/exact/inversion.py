@@ -164,8 +164,10 @@ def _invert(
         if error <= accepted:
             good = epsilon
             if value + math.log1p(error) < target:
-                share = _share(at_zero, target, value + math.log1p(error))
-                most = min(most, math.log1p(share * math.expm1(min(epsilon, 700.0))))
+                most = min(most, epsilon)
+                if epsilon < 700.0:
+                    share = _share(at_zero, target, value + math.log1p(error))
+                    most = min(most, math.log1p(share * math.expm1(epsilon)))
         if error < 0.5:
             left, right = (epsilon, right) if value > target else (left, epsilon)
         try:

@@ -227,6 +227,8 @@ class MixtureLoss(QuadratureLoss):
         if self.noise == "gaussian":
             return super().decay(c, tau, line)
         atoms, bends = self._shares(c)
+        if bends == math.inf:
+            return np.zeros(tau.size)
         rest = np.where(tau > bends, bends / np.maximum(tau, bends), 1.0)
         return np.asarray(np.log(np.minimum(atoms + rest, 1.0)))
 

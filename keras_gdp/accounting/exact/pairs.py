@@ -58,13 +58,12 @@ def dominating_pair(event: Event, relation: str, group_size: int) -> Pair | None
         return _both(_INFINITE)
     replaced = relation == "replace_one"
     sensitivity = group_size * (2.0 if replaced else 1.0)
-    if isinstance(event, Gaussian):
-        return _both(GaussianLoss(sensitivity / event.noise_multiplier))
-    if isinstance(event, SampledGaussian) and event.sampling_probability == 1.0:
-        return _both(GaussianLoss(sensitivity / event.noise_multiplier))
-    if isinstance(event, SampledGaussian | SampledLaplace):
+    sampled = getattr(event, "sampling_probability", 1.0) < 1.0
+    if isinstance(event, SampledGaussian | SampledLaplace) and sampled:
         return _sampled(event, replaced, group_size)
-    if isinstance(event, Laplace):
+    if isinstance(event, Gaussian | SampledGaussian):
+        return _both(GaussianLoss(sensitivity / event.noise_multiplier))
+    if isinstance(event, Laplace | SampledLaplace):
         shift = sensitivity / event.noise_multiplier
         return _both(MixtureLoss([(1.0, shift)], [(1.0, 0.0)], "laplace"))
     if isinstance(event, UniformSampledGaussian):
@@ -100,9 +99,7 @@ def _sampled(
     for j in range(group_size + 1):
         choose = math.lgamma(group_size + 1) - math.lgamma(j + 1)
         choose -= math.lgamma(group_size - j + 1)
-        stay = (group_size - j) * math.log1p(-p) if p < 1 else 0.0
-        if p == 1 and j < group_size:
-            continue
+        stay = (group_size - j) * math.log1p(-p)
         weight = math.exp(choose + j * math.log(p) + stay)
         if weight > 0:
             parts.append((weight, j * unit))
