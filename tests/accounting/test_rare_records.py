@@ -194,9 +194,13 @@ def test_readings_right_of_the_target_bound_epsilon_however_large_it_is():
         def value(self, epsilon):
             return Value(-epsilon / 10.0, -0.1, 1e-12 if epsilon > 950.0 else 1.0)
 
+        def most(self, epsilon):
+            return 10.0 - epsilon / 10.0
+
     def read(epsilon):
         return Falling()
 
     (low, high), error = _invert(read, -90.0, 1000.0, 1e-2, -5.0)
     assert low <= 900.0 <= high <= 1000.0
+    assert high < math.inf
     assert error == math.inf

@@ -82,8 +82,10 @@ def _log_delta_bounds(
         found = value + math.log1p(-error), value + math.log1p(error)
         if error <= tolerated(composition):
             return found
-        if found[1] < surely:
-            return -math.inf, found[1]
+    elif reading:
+        found = (-math.inf, min(reading.most(epsilon), 0.0))
+    if found[1] < surely:
+        return -math.inf, found[1]
     if composition.steps > MOST_GRID_STEPS:
         return found
     grids = Grids(composition, epsilon)

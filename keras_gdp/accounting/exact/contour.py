@@ -169,6 +169,11 @@ class Contour:
         """Number of nodes."""
         return int(self._tau.size)
 
+    def most(self, epsilon: float) -> float:
+        """Log of Chernoff's bound on the line."""
+        c = self.saddle.c
+        return self._k - c * epsilon + log_kappa(c)
+
     def value(self, epsilon: float) -> Value:
         """Log delta without the infinite mass, slope, relative error."""
         c = self.saddle.c

@@ -206,6 +206,10 @@ class GridSum:
         """Log of the bound on delta(epsilon), without the mass at infinity."""
         return self.value(epsilon).log_value
 
+    def most(self, epsilon: float) -> float:
+        """No bound but the value."""
+        return math.inf
+
     def value(self, epsilon: float) -> Value:
         """The bound's logarithm, its slope, and which part of it allows for errors.
 

@@ -148,12 +148,24 @@ def _invert(
     """
     epsilon, left, right = max(start, 0.0), 0.0, math.inf
     good, most, retreats = -1.0, math.inf, _RETREATS
+
+    def shown(epsilon: float, bound: float) -> float:
+        """The least of what readings have shown epsilon to be at most."""
+        if bound >= target:
+            return most
+        if epsilon < 700.0:
+            share = _share(at_zero, target, bound)
+            epsilon = min(epsilon, math.log1p(share * math.expm1(epsilon)))
+        return min(most, epsilon)
+
     for _ in range(_TRIES):
         try:
             reading, origin = read(epsilon), epsilon
             value, slope, error = reading.value(epsilon)
             near = error >= 1.0 or abs(target - value) < _NEAR
             hopeless = error > accepted and near
+            if hopeless:
+                most = min(most, _beyond(reading.most, target, epsilon))
         except (ContourDoesNotConverge, *OUT_OF_REACH):
             hopeless = True
         if hopeless:
@@ -163,11 +175,7 @@ def _invert(
             continue
         if error <= accepted:
             good = epsilon
-            if value + math.log1p(error) < target:
-                most = min(most, epsilon)
-                if epsilon < 700.0:
-                    share = _share(at_zero, target, value + math.log1p(error))
-                    most = min(most, math.log1p(share * math.expm1(epsilon)))
+            most = shown(epsilon, value + math.log1p(error))
         if error < 0.5:
             left, right = (epsilon, right) if value > target else (left, epsilon)
         try:
@@ -193,6 +201,25 @@ def _invert(
         if not left < epsilon < right:
             epsilon = 0.5 * (left + right) if right < math.inf else 2.0 * left
     return (0.0, most), math.inf
+
+
+def _beyond(bound: Callable[[float], float], target: float, start: float) -> float:
+    """An epsilon from which on a falling bound is below a target, or infinity."""
+    right = start
+    for _ in range(_TRIES):
+        if bound(right) < target:
+            break
+        right *= 1.5
+    else:
+        return math.inf
+    left = right / 1.5
+    while right - left > 0.01 * right and right > start:
+        middle = 0.5 * (left + right)
+        if bound(middle) < target:
+            right = middle
+        else:
+            left = middle
+    return right
 
 
 def _share(at_zero: float, target: float, value: float) -> float:

@@ -115,6 +115,9 @@ class LargestJump:
             start -= octaves
         first = self._steady(self._body(start))
         self._contours: list[Contour] = [first] if first else []
+        self._first: list[tuple[Cumulant, float]] = [
+            (self._body(start), contour.saddle.c) for contour in self._contours
+        ]
         high = self._ascend(start, octaves, _RARE)
         if not first:
             self._descend(middle, start, octaves)
@@ -209,10 +212,18 @@ class LargestJump:
         for value in values:
             share = math.exp(value.log_value - log_value)
             slope, error = slope + share * value.slope, error + share * value.error
-        bounds = [_log_most(part, c, epsilon) for part, c in self._skipped]
-        for bound in (self._log_beyond, *bounds):
-            error += math.exp(min(bound - log_value, 700.0))
+        error += math.exp(min(self._bound(self._skipped, epsilon) - log_value, 700.0))
         return Value(log_value, slope, error)
+
+    def most(self, epsilon: float) -> float:
+        """Log of the sum of the parts' bounds."""
+        lines = [(part, saddle.c) for part, saddle in self._parts]
+        return self._bound([*lines, *self._first], epsilon)
+
+    def _bound(self, parts: list[tuple[Cumulant, float]], epsilon: float) -> float:
+        """Log of a bound on delta by these parts and what is beyond them."""
+        bounds = [_log_most(part, c, epsilon) for part, c in parts]
+        return float(np.logaddexp.reduce([self._log_beyond, *bounds]))
 
 
 def without_jumps(composition: Composition, threshold: float) -> Composition:

@@ -37,6 +37,9 @@ class Reading(Protocol):
             ContourDoesNotConverge: If epsilon is too far from where it is meant for.
         """
 
+    def most(self, epsilon: float) -> float:
+        """Log of a bound on that delta that needs no contour; infinity for none."""
+
 
 class Mirrored:
     """The opposite direction's delta at minus epsilon, turned into this one's.
@@ -67,6 +70,10 @@ class Mirrored:
         if value <= error:  # between 0 and twice the error
             return Value(math.log(error), -1.0, 1.0)
         return Value(math.log(value), slope / value, error / value)
+
+    def most(self, epsilon: float) -> float:
+        """No bound."""
+        return math.inf
 
 
 def jumps_at(composition: Composition, epsilon: float) -> Reading:
