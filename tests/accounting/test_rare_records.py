@@ -10,6 +10,7 @@ import pytest
 
 from keras_gdp.accounting import (
     ExactAccountant,
+    Gaussian,
     SampledGaussian,
     SampledLaplace,
     UniformSampledGaussian,
@@ -204,3 +205,13 @@ def test_readings_right_of_the_target_bound_epsilon_however_large_it_is():
     assert low <= 900.0 <= high <= 1000.0
     assert high < math.inf
     assert error == math.inf
+
+
+def test_certain_loss_of_privacy():
+    run = ExactAccountant("replace_one")
+    run.compose(UniformSampledGaussian(1.1716034454055095, 148_634, 264_086), 21_582)
+    run.compose(UniformSampledGaussian(8.815476857699656, 1, 1959), 1)
+    run.compose(Gaussian(3.0797734020413907), 14_575)
+    low, high = run.delta_bounds(1.0)
+    assert low > 0.999
+    assert high == 1.0

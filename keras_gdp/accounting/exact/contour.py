@@ -194,7 +194,7 @@ class Contour:
         for image in (left, right):  # the further ones shrink geometrically
             error += 2.0 * math.exp(min(image - scale, 700.0)) / unit
         if not total * unit > 0.0:
-            if not self._partial:
+            if not self._partial or not error * unit > 0.0:
                 raise ContourDoesNotConverge
             # A part that the whole does not notice: between 0 and twice the error.
             return Value(scale + math.log(error * unit), -c, 1.0)
