@@ -112,8 +112,7 @@ class Composition:
         """What the decay along a line stays above: the share of atoms."""
         share = 1.0
         for loss, n in self.phases:
-            if loss.smooth:
-                share *= loss.lasting(c) ** n
+            share *= loss.lasting(c) ** n
         return share
 
     def rounding(self, s: float) -> float:

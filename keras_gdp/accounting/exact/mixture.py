@@ -218,6 +218,10 @@ class MixtureLoss(QuadratureLoss):
         low, high = x[first] - step, x[last] + step
         return low, high if self.fade is None else min(high, self.fade.end)
 
+    def _kinks(self) -> list[float]:
+        """Where densities of Laplace noise have kinks."""
+        return sorted({shift for _, shift in [*self.p, *self.q]} | {0.0})
+
     # -- decay of the transform for Laplace noise --------------------------------
 
     def lasting(self, c: float) -> float:
@@ -245,9 +249,8 @@ class MixtureLoss(QuadratureLoss):
             size, loss = self.log_size(np.array([self._b, self._a]))
             scale = self.real(c)[0]
             atoms = float(np.exp(size + t * loss - scale).sum())
-            cuts = sorted({shift for _, shift in [*self.p, *self.q]} | {0.0})
             bends = 0.0
-            for left, right in itertools.pairwise(cuts):
+            for left, right in itertools.pairwise(self._kinks()):
                 x = np.linspace(left, right, _VARIATION)
                 size, loss = self.log_size(x)
                 slope = np.gradient(loss, x, edge_order=2)
@@ -263,7 +266,7 @@ class MixtureLoss(QuadratureLoss):
 
     def _build(self, t: float, frequency: float) -> Nodes:
         if self.noise == "laplace":
-            shifts = sorted({a for _, a in self.p} | {b for _, b in self.q} | {0.0})
+            shifts = self._kinks()
             count = max(1, math.ceil(self.width * (t + frequency) / 8.0 / len(shifts)))
             if count > 2e4:
                 raise QuadratureTooLargeError
@@ -271,7 +274,7 @@ class MixtureLoss(QuadratureLoss):
                 np.concatenate(
                     [
                         np.linspace(a, b, count + 1)
-                        for a, b in zip(shifts, shifts[1:], strict=False)
+                        for a, b in itertools.pairwise(shifts)
                     ]
                 )
             )

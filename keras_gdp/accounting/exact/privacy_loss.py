@@ -250,6 +250,9 @@ class DiscreteLoss(Loss):
         mean = float(weight @ self._loss)
         return top + math.log(mass), mean, float(weight @ (self._loss - mean) ** 2)
 
+    def lasting(self, c: float) -> float:
+        return 1.0
+
     def decay(self, c: float, tau: Array, line: ComplexArray) -> Array:
         return np.zeros(tau.size)
 

@@ -63,13 +63,18 @@ class Integrand(Protocol):
         """Log P and log Q over the noise at x + iy, less what they are at x."""
 
 
+def _least(t: float) -> float:
+    """The least of the exponents that quadratures up to t are used for."""
+    return t / 2.0 if t > 1.0 else 0.0
+
+
 def alive(log_size: Array, loss: Array, t: float) -> Array:
     """Log of the weight over its largest, at the exponent where that is most.
 
     Of those between t/2 and t: there quadratures for exponents up to t are used (see
     `Quadrature`). What matters in between need not matter at the ends.
     """
-    s = np.linspace(t / 2.0 if t > 1.0 else 0.0, t, _EXPONENTS)
+    s = np.linspace(_least(t), t, _EXPONENTS)
     tilted = log_size + s[:, None] * loss
     largest, slope = tilted.max(axis=1), loss[tilted.argmax(axis=1)]
     # The largest is convex in s: between two exponents it is above both tangents.
@@ -107,11 +112,13 @@ def trapezoid(
     """
     # Noise, fade and exp(t L) grow at most like exp(curvature y^2/2).
     width = integrand.width
-    curvature = 1.0 + t * width**2 / 4.0
     reach = math.sqrt(2.0 * _DIGITS)
-    for centre, fade, side in fades:
-        if side * ((low if side > 0.0 else high) - centre) < reach + _FLAT * fade:
-            curvature = max(curvature, 1.0 + t * width**2 / 4.0 + fade**-2.0)
+    narrow = [
+        fade**-2.0
+        for centre, fade, side in fades
+        if side * ((low if side > 0.0 else high) - centre) < reach + _FLAT * fade
+    ]
+    curvature = 1.0 + t * width**2 / 4.0 + max(narrow, default=0.0)
     most = min(0.85 * math.pi / width, reach)
     y = min(most, math.sqrt(2.0 * _DIGITS / curvature))
     rate = _DIGITS / y + curvature * y / 2.0 + frequency * width
@@ -151,7 +158,7 @@ def _growth(
     # Not only at y but all the way there, where the mass ends.
     turn = np.maximum(np.abs(loss.imag), y * np.abs(integrand.slope(x)))
     grown = size + log_q.real + y * y / 2.0 + frequency * turn
-    grown += np.maximum(t * loss.real, (t / 2.0 if t > 1.0 else 0.0) * loss.real)
+    grown += np.maximum(t * loss.real, _least(t) * loss.real)
     for centre, width, side in fades:
         # To one side of its centre it is constant but for exp(-z^2/2).
         near = side * (x - centre) < y + _FLAT * width
