@@ -99,14 +99,12 @@ class Accountant(ABC):
         for leaf, repeated in added.items():
             if repeated:
                 self._counts[leaf] = self._counts.get(leaf, 0) + repeated
-        self._changed()
         return self
 
     def copy(self) -> Self:
         """Returns an independent accountant with the same events."""
         other = copy.copy(self)
         other._counts = dict(self._counts)
-        other._changed()
         return other
 
     def epsilon(self, delta: ArrayLike) -> Any:
@@ -190,9 +188,6 @@ class Accountant(ABC):
     def _delta_curve(self, epsilons: Array) -> Array:
         """Upper bounds on delta at many epsilons."""
         return np.asarray(self.delta(epsilons))
-
-    def _changed(self) -> None:  # noqa: B027 - a hook that most leave empty
-        """Called after the events changed; subclasses drop what they derived."""
 
     def trade_off(self, num_points: int = 200) -> "TradeOff":
         """Trade-off function of everything composed so far.

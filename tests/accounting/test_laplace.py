@@ -72,7 +72,7 @@ def test_many_sampled_releases_are_tight_and_add_up(relation):
 
 
 def mixed(noise, releases, p, sigma, steps):
-    events = [(Laplace(noise), releases), (SampledGaussian(sigma, p), steps)]
+    events = ((Laplace(noise), releases), (SampledGaussian(sigma, p), steps))
     return directions(events, "replace_one", 1)[0]
 
 

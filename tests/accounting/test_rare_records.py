@@ -201,10 +201,11 @@ def test_readings_right_of_the_target_bound_epsilon_however_large_it_is():
     def read(epsilon):
         return Falling()
 
-    (low, high), error = _invert(read, -90.0, 1000.0, 1e-2, -5.0)
+    found = _invert(read, -90.0, 1000.0, 1e-2, -5.0)
+    low, high = found.bounds
     assert low <= 900.0 <= high <= 1000.0
     assert high < math.inf
-    assert error == math.inf
+    assert found.error == math.inf
 
 
 def test_certain_loss_of_privacy():

@@ -49,13 +49,8 @@ class ExactAccountant(Accountant):
     def _check(self, event: Event) -> None:
         dominating_pair(event, self.relation, self.group_size)
 
-    def _changed(self) -> None:
-        self._cached: list[Composition] | None = None
-
-    def _directions(self) -> list[Composition]:
-        if self._cached is None:
-            self._cached = directions(self.events, self.relation, self.group_size)
-        return self._cached
+    def _directions(self) -> tuple[Composition, ...]:
+        return directions(self.events, self.relation, self.group_size)
 
     def _delta_curve(self, epsilons: Array) -> Array:
         curve = np.zeros(epsilons.size)
@@ -71,7 +66,7 @@ class ExactAccountant(Accountant):
             bounds = delta_bounds(composition, epsilon, high, both)
             low, high = max(low, bounds[0]), max(high, bounds[1])
         if _loose(low, high) and self._directions()[0].steps > 1:
-            high = min(high, self._directions()[0].total_variation())
+            high = min(high, self._directions()[0].total_variation)
             high = max(low, min(high, self._renyi().delta(epsilon)))
         return low, high
 
@@ -85,7 +80,7 @@ class ExactAccountant(Accountant):
         low, high = 0.0, 0.0
         compositions = self._directions()
         # Total variation is the same in both directions and adds up over steps.
-        if compositions and compositions[0].total_variation() <= delta:
+        if compositions and compositions[0].total_variation <= delta:
             return 0.0, 0.0
         for composition in compositions:
             bounds = epsilon_bounds(composition, delta, (low, high), both)

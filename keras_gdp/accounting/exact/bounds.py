@@ -13,7 +13,7 @@ import math
 import numpy as np
 
 from keras_gdp.accounting.exact.composition import Composition
-from keras_gdp.accounting.exact.contour import ContourDoesNotConverge
+from keras_gdp.accounting.exact.contour import ContourDoesNotConverge, Value
 from keras_gdp.accounting.exact.readings import (
     OUT_OF_REACH,
     Grids,
@@ -77,10 +77,10 @@ def _log_delta_bounds(
         return -math.inf, max(most, _LOG_LEAST)
     reading = contour_at(composition, epsilon)
     found = (-math.inf, 0.0)
-    value, _, error = reading.value(epsilon) if reading else (0.0, 0.0, 1.0)
-    if error <= HUGE_CONTOUR_ERROR:  # a worse one may be off by more than it says
-        found = value + math.log1p(-error), value + math.log1p(error)
-        if error <= tolerated(composition):
+    read = reading.value(epsilon) if reading else Value(0.0, 0.0, 1.0)
+    if read.error <= HUGE_CONTOUR_ERROR:  # a worse one may be off by more than it says
+        found = read.interval
+        if read.error <= tolerated(composition):
             return found
     elif reading:
         found = (-math.inf, min(reading.most(epsilon), 0.0))

@@ -1,7 +1,7 @@
 """A composition seen from one direction: phases of losses with their counts."""
 
+import functools
 import math
-from collections.abc import Iterable
 from typing import Protocol
 
 import numpy as np
@@ -87,6 +87,7 @@ class Composition:
         """Number of releases."""
         return sum(n for _, n in self.phases)
 
+    @functools.cached_property
     def total_variation(self) -> float:
         """Upper bound on delta(0): single steps' deltas add."""
         total = self.infinite_mass
@@ -126,9 +127,10 @@ class Composition:
         return k0, k1, k2
 
 
+@functools.lru_cache(maxsize=32)
 def directions(
-    events: Iterable[tuple[Event, int]], relation: str, group_size: int
-) -> list[Composition]:
+    events: tuple[tuple[Event, int], ...], relation: str, group_size: int
+) -> tuple[Composition, ...]:
     """The compositions whose larger delta counts: one if symmetric, else two.
 
     All plain Gaussian releases are merged into one (mu adds up in squares).
@@ -158,9 +160,9 @@ def directions(
         for side in sides:
             side.append((merged, 1))
     if not sides[0]:
-        return []
+        return ()
     if symmetric:
-        return [Composition(sides[0])]
+        return (Composition(sides[0]),)
     forward, reverse = Composition(sides[0]), Composition(sides[1])
     forward.reverse, reverse.reverse = reverse, forward
-    return [forward, reverse]
+    return forward, reverse

@@ -57,6 +57,12 @@ class Value(NamedTuple):
     slope: float
     error: float
 
+    @property
+    def interval(self) -> tuple[float, float]:
+        """Bounds on the log of the value, for an error below 1."""
+        low, high = math.log1p(-self.error), math.log1p(self.error)
+        return self.log_value + low, self.log_value + high
+
 
 class Contour:
     """The integrand on one vertical line, good for epsilons around one.

@@ -202,6 +202,11 @@ class GridSum:
         self._units = 16.0 * _EPS * (sum(self._counts) + math.log2(size))
         self._rounding = self._units * float(np.linalg.norm(modulus)) / modulus.size
 
+    @property
+    def size(self) -> int:
+        """Number of losses."""
+        return int(self._losses.size)
+
     def log_delta(self, epsilon: float) -> float:
         """Log of the bound on delta(epsilon), without the mass at infinity."""
         return self.value(epsilon).log_value

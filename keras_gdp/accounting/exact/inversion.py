@@ -1,12 +1,16 @@
 """Bounds on epsilon of one direction: delta's paths, inverted by Newton's iteration.
 
 The rule is that for delta (see `bounds`). One contour, or sum of contours, serves all
-epsilons at which its own error bound is small; it is renewed where it does not.
+epsilons at which its own error bound is small; it is renewed where it does not. So one
+for a power of ten serves all deltas near that, and answers do not depend on what was
+asked before.
 """
 
 import contextlib
+import functools
 import math
 from collections.abc import Callable
+from typing import NamedTuple
 
 from keras_gdp.accounting.exact.bounds import (
     CONTOUR_ERROR,
@@ -22,6 +26,7 @@ from keras_gdp.accounting.exact.contour import (
     GOOD_ERROR,
     MOST_NODES,
     ContourDoesNotConverge,
+    Value,
     refined_contour,
 )
 from keras_gdp.accounting.exact.estimates import rough_epsilon
@@ -32,10 +37,16 @@ from keras_gdp.accounting.exact.readings import (
     jumps_at,
 )
 from keras_gdp.accounting.exact.release import log_delta_of_one
-from keras_gdp.accounting.exact.saddle import saddle_for_delta, saddle_for_epsilon
+from keras_gdp.accounting.exact.saddle import (
+    chernoff,
+    saddle_for_delta,
+    saddle_for_epsilon,
+)
 
 __all__ = ["epsilon_bounds"]
 
+_POWER = math.log(10.0)
+_MOST_KEPT = 40_000  # nodes of a reading, one MB
 _TRIES = 25  # readings that an inversion may take
 _AWAY = 0.01  # in log delta: there a reading may not be as good as another
 _SKEWED = 2000.0  # times the variance: then jumps rule the saddle of the contour
@@ -69,33 +80,97 @@ def _epsilon_bounds(
         return math.inf, math.inf
     target = math.log(delta - infinite)
     nearest = known[0] if both else known[1]
-    if nearest > 0.0:
-        here = delta_bounds(composition, nearest, delta, False)
-        if here[1] <= delta:
-            return 0.0, 0.0
+    if nearest > 0.0 and _surely(composition, nearest, target):
+        return 0.0, 0.0
     if composition.steps == 1:
         return _invert_closed_form(composition, target)
+    if found := _from_anchor(composition, target):
+        return found.bounds
+    if nearest > 0.0 and delta_bounds(composition, nearest, delta, False)[1] <= delta:
+        return 0.0, 0.0
+    best, most = _by_contours(composition, target)
+    low, high = best.bounds
+    tight = high - low <= _TIGHT * high < math.inf
+    if best.error <= tolerated(composition) or tight:
+        return low, high
+    if composition.steps > MOST_GRID_STEPS:
+        return 0.0, most
+    with contextlib.suppress(*OUT_OF_REACH):
+        below, above = _invert_grids(composition, target, both)
+        low, high = max(low, below), min(high, above)
+    return low, min(high, most)
+
+
+def _surely(composition: Composition, epsilon: float, target: float) -> bool:
+    """Whether Chernoff's bound alone says that delta is below a target there."""
+    enough = target - 1e-9
+    saddle = saddle_for_epsilon(composition, epsilon, enough=enough)
+    return chernoff(composition, saddle.c, epsilon) < enough
+
+
+class _Found(NamedTuple):
+    """Bounds on epsilon, and by what value of which reading."""
+
+    bounds: Bounds
+    epsilon: float = 0.0
+    value: Value = Value(0.0, 0.0, math.inf)
+    reading: Reading | None = None
+
+    @property
+    def error(self) -> float:
+        """Relative error of delta."""
+        return self.value.error
+
+
+_NOTHING = _Found((0.0, math.inf))
+
+
+def _from_anchor(composition: Composition, target: float) -> _Found | None:
+    """What the reading for the nearest power of ten says, if it is good."""
+    found = _at_anchor(composition, min(round(target / _POWER), -1))
+    reading = found.reading
+    if reading is None:
+        return None
+    with contextlib.suppress(ContourDoesNotConverge):
+        at = _settle(reading, found.epsilon, found.value, target, GOOD_ERROR)
+        return _read_off(reading, *at, target, GOOD_ERROR)
+    return None
+
+
+@functools.lru_cache(maxsize=32)
+def _at_anchor(composition: Composition, power: int) -> _Found:
+    """What is found for a power of ten; the last ones stay, if good and not huge."""
+    with contextlib.suppress(ContourDoesNotConverge, *OUT_OF_REACH):
+        found, _ = _by_contours(composition, power * _POWER)
+        small = found.reading is not None and found.reading.size <= _MOST_KEPT
+        if small and found.error <= GOOD_ERROR:
+            return found
+    return _NOTHING
+
+
+def _by_contours(composition: Composition, target: float) -> tuple[_Found, float]:
+    """What the best reading says, and the least epsilon that one has shown."""
     _, rough, _, _ = nearby = saddle_for_delta(composition, target)
 
     def plain(epsilon: float, most: int = FEW_NODES) -> Reading:
         saddle = saddle_for_epsilon(composition, epsilon, nearby.c)
         return refined_contour(composition, saddle._replace(log_delta=target), most)
 
-    def by_contour() -> tuple[Bounds, float]:
+    def by_contour() -> _Found:
         return _invert(plain, target, rough, GOOD_ERROR)
 
-    def by_jumps() -> tuple[Bounds, float]:
+    def by_jumps() -> _Found:
         start = rough_epsilon(composition, target)
-        at_zero = math.log(max(composition.total_variation() - infinite, 5e-324))
+        finite = composition.total_variation - composition.infinite_mass
         return _invert(
             lambda epsilon: jumps_at(composition, epsilon),
             target,
             start,
             HUGE_CONTOUR_ERROR,
-            at_zero,
+            math.log(max(finite, 5e-324)),
         )
 
-    def by_long_contour() -> tuple[Bounds, float]:
+    def by_long_contour() -> _Found:
         return _invert(
             lambda epsilon: plain(epsilon, MOST_NODES),
             target,
@@ -107,23 +182,15 @@ def _epsilon_bounds(
     if nearby.curvature > _SKEWED * composition.real(0.5)[2]:
         attempts.reverse()
     attempts.append((by_long_contour, tolerated(composition)))
-    found, error, most = (0.0, math.inf), math.inf, math.inf
+    best, most = _NOTHING, math.inf
     for attempt, enough in attempts:
-        if error > enough:
+        if best.error > enough:
             with contextlib.suppress(ContourDoesNotConverge):
-                better, other = attempt()
-                most = min(most, better[1])
-                if other < error:
-                    found, error = better, other
-    tight = found[1] - found[0] <= _TIGHT * found[1] < math.inf
-    if error <= tolerated(composition) or tight:
-        return found
-    if composition.steps > MOST_GRID_STEPS:
-        return 0.0, most
-    low, high = 0.0, math.inf
-    with contextlib.suppress(*OUT_OF_REACH):
-        low, high = _invert_grids(composition, target, max(rough, 0.0), both)
-    return max(low, found[0]), min(high, found[1], most)
+                found = attempt()
+                most = min(most, found.bounds[1])
+                if found.error < best.error:
+                    best = found
+    return best, most
 
 
 def _invert(
@@ -132,7 +199,7 @@ def _invert(
     start: float,
     accepted: float,
     at_zero: float = math.inf,
-) -> tuple[Bounds, float]:
+) -> _Found:
     """Newton's iteration on readings, renewed if epsilon leaves their range.
 
     Args:
@@ -161,7 +228,7 @@ def _invert(
     for _ in range(_TRIES):
         try:
             reading, origin = read(epsilon), epsilon
-            value, slope, error = reading.value(epsilon)
+            value, _, error = here = reading.value(epsilon)
             near = error >= 1.0 or abs(target - value) < _NEAR
             hopeless = error > accepted and near
             if hopeless:
@@ -170,7 +237,7 @@ def _invert(
             hopeless = True
         if hopeless:
             if good < 0.0 or retreats == 0:
-                return (0.0, most), math.inf
+                return _Found((0.0, most))
             epsilon, retreats = 0.5 * (epsilon + good), retreats - 1
             continue
         if error <= accepted:
@@ -179,28 +246,58 @@ def _invert(
         if error < 0.5:
             left, right = (epsilon, right) if value > target else (left, epsilon)
         try:
-            for _ in range(12):
-                move = (target - value) / slope
-                if not abs(move) < 1e12:
-                    return (0.0, most), math.inf
-                epsilon = _moved(epsilon, move)
-                value, slope, error = reading.value(epsilon)
-                settled = abs(move) <= 1e-14 * max(epsilon, 1e-3)
-                if settled or error > min(accepted, CONTOUR_ERROR):
-                    break
-            away = abs(slope * (epsilon - origin)) > _AWAY
-            fine = error <= (GOOD_ERROR if away else accepted)
-            if fine and abs(target - value) < 1e-7 + 0.1 * error:
-                margin = (1.01 * error + (target - value) ** 2) / -slope
-                centre = epsilon + (target - value) / slope
-                return (max(0.0, centre - margin), max(0.0, centre + margin)), error
-            if epsilon == 0.0 and error <= accepted and value < target:
-                return (0.0, 0.0), error
+            worst = min(accepted, CONTOUR_ERROR)
+            epsilon, here = _settle(reading, epsilon, here, target, worst)
+            away = abs(here.slope * (epsilon - origin)) > _AWAY
+            enough = GOOD_ERROR if away else accepted
+            if found := _read_off(reading, epsilon, here, target, enough):
+                return found
         except ContourDoesNotConverge:
             pass
         if not left < epsilon < right:
             epsilon = 0.5 * (left + right) if right < math.inf else 2.0 * left
-    return (0.0, most), math.inf
+    return _Found((0.0, most))
+
+
+def _settle(
+    reading: Reading, epsilon: float, value: Value, target: float, worst: float
+) -> tuple[float, Value]:
+    """Newton's iteration on one reading, as long as its error is small."""
+    for _ in range(12):
+        before = epsilon
+        move = (target - value.log_value) / value.slope
+        if not abs(move) < 1e12:
+            raise ContourDoesNotConverge
+        epsilon = _moved(epsilon, move)
+        if epsilon == before:
+            break
+        value = reading.value(epsilon)
+        left = abs(target - value.log_value)
+        if value.error > worst or left <= 1e-11 + 0.1 * value.error:
+            break
+    return epsilon, value
+
+
+def _read_off(
+    reading: Reading,
+    epsilon: float,
+    value: Value,
+    target: float,
+    accepted: float,
+) -> _Found | None:
+    """Bounds on epsilon by a value near the target, if its error is accepted."""
+    log_value, slope, error = value
+    left = target - log_value
+    if error > accepted:
+        return None
+    if abs(left) < 1e-7 + 0.1 * error:
+        margin = (1.01 * error + left**2) / -slope
+        centre = epsilon + left / slope
+        bounds = max(0.0, centre - margin), max(0.0, centre + margin)
+        return _Found(bounds, epsilon, value, reading)
+    if epsilon == 0.0 and left > 0.0:
+        return _Found((0.0, 0.0), epsilon, value, reading)
+    return None
 
 
 def _beyond(bound: Callable[[float], float], target: float, start: float) -> float:
@@ -242,11 +339,10 @@ def _moved(epsilon: float, move: float) -> float:
     return epsilon * math.exp(move / epsilon) if move > -20.0 * epsilon else 0.0
 
 
-def _invert_grids(
-    composition: Composition, target: float, start: float, both: bool
-) -> Bounds:
+def _invert_grids(composition: Composition, target: float, both: bool) -> Bounds:
     """Bounds on epsilon from grids around it."""
-    epsilon, left, right = start, 0.0, composition.max_loss
+    epsilon = max(saddle_for_delta(composition, target).epsilon, 0.0)
+    left, right = 0.0, composition.max_loss
     for _ in range(20):
         grids = Grids(composition, epsilon)
         value, slope, _ = grids.coarse.value(epsilon)

@@ -204,6 +204,11 @@ class LargestJump:
         start = self._parts[-1][1].c if self._parts else 0.0
         return saddle_for_epsilon(part, self._epsilon, start)
 
+    @property
+    def size(self) -> int:
+        """Number of nodes."""
+        return sum(contour.size for contour in self._contours)
+
     def value(self, epsilon: float) -> Value:
         """Log delta, its slope, and its relative error."""
         values = [contour.value(epsilon) for contour in self._contours]

@@ -30,6 +30,10 @@ _GRID_ERROR = 1e-8  # of delta: better is not looked for where losses are rounde
 class Reading(Protocol):
     """Something that gives delta for epsilons around one."""
 
+    @property
+    def size(self) -> int:
+        """Number of nodes."""
+
     def value(self, epsilon: float) -> Value:
         """Log delta of the finite losses, its slope, the relative error of delta.
 
@@ -59,6 +63,11 @@ class Mirrored:
         if epsilon > 30.0:
             raise ContourDoesNotConverge
         self._other = LargestJump(composition.reverse, -epsilon)
+
+    @property
+    def size(self) -> int:
+        """Number of nodes."""
+        return self._other.size
 
     def value(self, epsilon: float) -> Value:
         """Log delta, its slope, and its relative error."""
