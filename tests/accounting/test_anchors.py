@@ -3,9 +3,20 @@
 import math
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
-from keras_gdp.accounting import ExactAccountant, Laplace, SampledGaussian
-from keras_gdp.accounting.exact import inversion
+from keras_gdp.accounting import (
+    ApproximateDP,
+    ExactAccountant,
+    Gaussian,
+    Laplace,
+    RandomizedResponse,
+    SampledGaussian,
+    SampledLaplace,
+    UniformSampledGaussian,
+)
+from keras_gdp.accounting.exact import anchor, epsilon
 from keras_gdp.accounting.exact.composition import directions
 from keras_gdp.accounting.exact.pairs import dominating_pair
 
@@ -25,7 +36,7 @@ def run(event, count, relation):
 
 
 def forget():
-    for cache in (dominating_pair, directions, inversion._at_anchor):
+    for cache in (dominating_pair, directions, anchor._at_anchor):
         cache.cache_clear()
 
 
@@ -48,7 +59,7 @@ def test_a_reading_made_for_delta_itself_says_the_same(
     event, count, relation, monkeypatch
 ):
     anchored = [run(event, count, relation).epsilon_bounds(delta) for delta in DELTAS]
-    monkeypatch.setattr(inversion, "_from_anchor", lambda *_: None)
+    monkeypatch.setattr(epsilon, "epsilon_from_anchor", lambda *_: None)
     forget()
     for delta, (low, high) in zip(DELTAS, anchored, strict=True):
         own_low, own_high = run(event, count, relation).epsilon_bounds(delta)
@@ -73,6 +84,47 @@ def test_neighbouring_deltas_share_a_reading(monkeypatch):
     def fail(*_):
         raise AssertionError("a new reading was made")
 
-    monkeypatch.setattr(inversion, "_by_contours", fail)
+    monkeypatch.setattr(anchor, "by_contours", fail)
     values = [accountant.epsilon(delta) for delta in (3e-6, 1e-6, 9e-7, 4e-7)]
     assert values[0] < first < values[1] < values[2] < values[3] < math.inf
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    st.floats(-0.4, 1.3).map(lambda x: 10**x),
+    st.floats(-4.0, 0.0).map(lambda x: 10**x),
+    st.floats(0.3, 5.0).map(lambda x: round(10**x)),
+    st.floats(-20.0, -2.0).map(lambda x: 10**x),
+    st.sampled_from(["add_remove", "replace_one"]),
+)
+def test_delta_at_epsilon_never_exceeds_delta(sigma, p, steps, delta, relation):
+    accountant = run(SampledGaussian(sigma, p), steps, relation)
+    assert accountant.delta(accountant.epsilon(delta)) <= delta
+
+
+@pytest.mark.parametrize(
+    ("relation", "releases", "delta"),
+    [
+        ("add_remove", [(SampledGaussian(3.125567, 0.000367245), 17)], 2.6143e-19),
+        ("add_remove", [(SampledGaussian(0.7454195, 0.00345948), 509)], 3.8088e-19),
+        ("add_remove", [(Laplace(20.4), 890)], 7.1e-11),
+        ("replace_one", [(Laplace(1.68), 16)], 2.26e-6),
+        ("add_remove", [(SampledLaplace(20.4147, 0.02757582), 637)], 1.155e-13),
+        ("add_remove", [(RandomizedResponse(0.4361, 3), 67)], 4.2963e-07),
+        ("replace_one", [(UniformSampledGaussian(1.0, 10, 1000), 50)], 1e-6),
+        ("add_remove", [(Gaussian(2.0), 3)], 3.3e-6),
+        ("add_remove", [(SampledGaussian(0.8, 0.01), 1)], 3.3e-6),
+        (
+            "replace_one",
+            [(SampledGaussian(1.0, 0.1), 30), (ApproximateDP(0.1, 1e-6), 1)],
+            3e-6,
+        ),
+    ],
+)
+def test_nor_where_readings_for_delta_and_epsilon_differ(relation, releases, delta):
+    accountant = ExactAccountant(relation)
+    for event, count in releases:
+        accountant.compose(event, count)
+    epsilon = accountant.epsilon(delta)
+    assert 0.0 < epsilon < math.inf
+    assert accountant.delta(epsilon) <= delta

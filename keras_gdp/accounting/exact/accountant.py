@@ -6,10 +6,11 @@ import numpy as np
 
 from keras_gdp.accounting.accountant import Accountant, make_accountant
 from keras_gdp.accounting.events import Event
-from keras_gdp.accounting.exact.bounds import Bounds, delta_bounds, delta_curve
 from keras_gdp.accounting.exact.composition import Composition, directions
-from keras_gdp.accounting.exact.inversion import epsilon_bounds
+from keras_gdp.accounting.exact.delta import delta_bounds, delta_curve
+from keras_gdp.accounting.exact.epsilon import epsilon_bounds
 from keras_gdp.accounting.exact.pairs import dominating_pair
+from keras_gdp.accounting.exact.readings import Bounds
 from keras_gdp.accounting.exact.waves import Array
 
 __all__ = ["ExactAccountant"]

@@ -20,9 +20,26 @@ from keras_gdp.accounting.exact.largest_jump import LargestJump
 from keras_gdp.accounting.exact.moments import QuadratureTooLargeError
 from keras_gdp.accounting.exact.saddle import saddle_for_epsilon
 
-__all__ = ["OUT_OF_REACH", "Grids", "Reading", "contour_at", "jumps_at"]
+__all__ = [
+    "CONTOUR_ERROR",
+    "HUGE_CONTOUR_ERROR",
+    "MOST_GRID_STEPS",
+    "OUT_OF_REACH",
+    "Bounds",
+    "Grids",
+    "Reading",
+    "contour_at",
+    "jumps_at",
+    "tolerated",
+]
+
+Bounds = tuple[float, float]
 
 OUT_OF_REACH = (QuadratureTooLargeError, OverflowError)
+
+MOST_GRID_STEPS = 10**7  # beyond, a grid's rounding says nothing
+CONTOUR_ERROR = 1e-8  # a contour whose own error bound is larger is refused,
+HUGE_CONTOUR_ERROR = 1e-2  # unless there are so many steps that a grid is useless
 
 _GRID_ERROR = 1e-8  # of delta: better is not looked for where losses are rounded
 
@@ -83,6 +100,12 @@ class Mirrored:
     def most(self, epsilon: float) -> float:
         """No bound."""
         return math.inf
+
+
+def tolerated(composition: Composition) -> float:
+    """The largest relative error of delta that a contour may report."""
+    many = composition.steps > MOST_GRID_STEPS
+    return HUGE_CONTOUR_ERROR if many else CONTOUR_ERROR
 
 
 def jumps_at(composition: Composition, epsilon: float) -> Reading:

@@ -12,33 +12,26 @@ import math
 
 import numpy as np
 
+from keras_gdp.accounting.exact.anchor import delta_from_anchor
 from keras_gdp.accounting.exact.composition import Composition
 from keras_gdp.accounting.exact.contour import ContourDoesNotConverge, Value
 from keras_gdp.accounting.exact.readings import (
+    CONTOUR_ERROR,
+    HUGE_CONTOUR_ERROR,
+    MOST_GRID_STEPS,
     OUT_OF_REACH,
+    Bounds,
     Grids,
     Reading,
     contour_at,
+    tolerated,
 )
 from keras_gdp.accounting.exact.release import log_delta_of_one
 from keras_gdp.accounting.exact.saddle import chernoff, saddle_for_epsilon
 from keras_gdp.accounting.exact.waves import Array
 
-__all__ = [
-    "CONTOUR_ERROR",
-    "HUGE_CONTOUR_ERROR",
-    "MOST_GRID_STEPS",
-    "Bounds",
-    "delta_bounds",
-    "delta_curve",
-    "tolerated",
-]
+__all__ = ["delta_bounds", "delta_curve"]
 
-Bounds = tuple[float, float]
-
-MOST_GRID_STEPS = 10**7  # beyond, a grid's rounding says nothing
-CONTOUR_ERROR = 1e-8  # a contour whose own error bound is larger is refused,
-HUGE_CONTOUR_ERROR = 1e-2  # unless there are so many steps that a grid is useless
 _TINY, _LOG_LEAST = 1e-300, -744.0  # so that a bound on delta > 0 is not 0
 _CURVE_ERROR = 1e-6  # relative, of delta: good enough to draw a curve with
 
@@ -75,13 +68,17 @@ def _log_delta_bounds(
     most = chernoff(composition, saddle.c, epsilon)
     if most < enough:
         return -math.inf, max(most, _LOG_LEAST)
+    if anchored := delta_from_anchor(composition, epsilon, saddle.log_delta):
+        return anchored.interval
     reading = contour_at(composition, epsilon)
     found = (-math.inf, 0.0)
     read = reading.value(epsilon) if reading else Value(0.0, 0.0, 1.0)
     if read.error <= HUGE_CONTOUR_ERROR:  # a worse one may be off by more than it says
         found = read.interval
         if read.error <= tolerated(composition):
-            return found
+            # Rare jumps may have led the saddle astray, and it the anchor.
+            own = delta_from_anchor(composition, epsilon, read.log_value)
+            return own.interval if own else found
     elif reading:
         found = (-math.inf, min(reading.most(epsilon), 0.0))
     if found[1] < surely:
@@ -93,12 +90,6 @@ def _log_delta_bounds(
         return -math.inf, most
     low = grids.lower.log_delta(epsilon) if both else -math.inf
     return max(low, found[0]), min(grids.upper.log_delta(epsilon), found[1])
-
-
-def tolerated(composition: Composition) -> float:
-    """The largest relative error of delta that a contour may report."""
-    many = composition.steps > MOST_GRID_STEPS
-    return HUGE_CONTOUR_ERROR if many else CONTOUR_ERROR
 
 
 def delta_curve(composition: Composition, epsilons: Array) -> Array:

@@ -1,0 +1,87 @@
+"""One reading for all deltas around a power of ten.
+
+A reading says with every value by how much it may be off, so one made for a nearby
+delta has the answer where that is little. As the nearest power of ten picks it, answers
+do not depend on what was asked before; and as epsilon and delta read the same one,
+delta at the upper end of epsilon is not above the delta that epsilon is for.
+"""
+
+import contextlib
+import functools
+import math
+
+from keras_gdp.accounting.exact.composition import Composition
+from keras_gdp.accounting.exact.contour import (
+    GOOD_ERROR,
+    ContourDoesNotConverge,
+    Value,
+)
+from keras_gdp.accounting.exact.inversion import (
+    NOTHING,
+    Found,
+    by_contours,
+    read_off,
+    settle,
+)
+from keras_gdp.accounting.exact.readings import OUT_OF_REACH
+
+__all__ = ["delta_from_anchor", "epsilon_from_anchor"]
+
+_POWER = math.log(10.0)
+_MOST_KEPT = 40_000  # nodes of a reading, one MB
+_TRIES = 3  # anchors for an epsilon
+
+
+def epsilon_from_anchor(composition: Composition, target: float) -> Found | None:
+    """Epsilon at a log delta, if the anchor's reading is good there."""
+    found = _at_anchor(composition, _nearest(target))
+    reading = found.reading
+    if reading is None:
+        return None
+    with contextlib.suppress(ContourDoesNotConverge):
+        at = settle(reading, found.epsilon, found.value, target, GOOD_ERROR)
+        return read_off(reading, *at, target, GOOD_ERROR)
+    return None
+
+
+def delta_from_anchor(
+    composition: Composition, epsilon: float, rough: float
+) -> Value | None:
+    """Delta at an epsilon, if the reading of its own anchor is good there.
+
+    Args:
+        composition: One direction of a composition.
+        epsilon: Number >= 0.
+        rough: About the log of delta.
+    """
+    value = Value(rough, 0.0, 0.0)
+    for _ in range(_TRIES):
+        power = _nearest(value.log_value)
+        reading = _at_anchor(composition, power).reading
+        if reading is None:
+            return None
+        try:
+            value = reading.value(epsilon)
+        except ContourDoesNotConverge:
+            return None
+        if value.error <= GOOD_ERROR and _nearest(value.log_value) == power:
+            return value
+        if value.error > 0.5:
+            return None
+    return None
+
+
+def _nearest(log_delta: float) -> int:
+    """The nearest power of ten below 1."""
+    return min(round(log_delta / _POWER), -1)
+
+
+@functools.lru_cache(maxsize=32)
+def _at_anchor(composition: Composition, power: int) -> Found:
+    """What is found for a power of ten; the last ones stay, if good and not huge."""
+    with contextlib.suppress(ContourDoesNotConverge, *OUT_OF_REACH):
+        found, _ = by_contours(composition, power * _POWER)
+        small = found.reading is not None and found.reading.size <= _MOST_KEPT
+        if small and found.error <= GOOD_ERROR:
+            return found
+    return NOTHING
