@@ -1,7 +1,8 @@
 """The only file that touches Keras' private names.
 
 Tested with Keras 3.15 on TensorFlow 2.21. Names used: `Model._loss_tracker`,
-`Model._get_own_metrics`, `Model._compute_loss`, `Model._call_has_training_arg`,
+`Model._get_own_metrics`, `Model._compute_loss`, `Model._compile_loss` with its
+`_flat_losses`, a loss's `_fn_kwargs`, `Model._call_has_training_arg`,
 `Model._symbolic_build`, `Layer._flatten_layers`, `Layer._metrics`, a metric's
 `update_state` as an attribute of the instance, tensors' `_keras_mask`,
 `LossScaleOptimizer.inner_optimizer`, `Variable.overwrite_with_gradient`.
@@ -25,8 +26,10 @@ __all__ = [
     "install_hooks",
     "keras_mask",
     "layers_of",
+    "loss_function",
     "loss_scale_of",
     "map_rows",
+    "only_loss",
     "private_optimizer",
     "record_metric_updates",
     "set_keras_mask",
@@ -69,6 +72,34 @@ def compute_loss(model, x, y, y_pred, sample_weight):
     return model._compute_loss(
         x=x, y=y, y_pred=y_pred, sample_weight=sample_weight, training=True
     )
+
+
+def only_loss(model):
+    """Returns the `Loss` that is all there is to a model's loss, or `None`.
+
+    It is `None` where there are several, or none, or one of them is computed by code
+    that is not Keras' own.
+    """
+    replaced = {"compute_loss", "_compute_loss"} & set(vars(model))
+    own = type(model).compute_loss is not keras.Model.compute_loss
+    losses = getattr(model._compile_loss, "_flat_losses", None) or []
+    if own or replaced or len(losses) != 1:
+        return None
+    loss = losses[0].loss
+    as_keras = keras.losses.MeanSquaredError
+    if (
+        losses[0].path
+        or type(loss).call is not as_keras.call
+        or type(loss).__call__ is not as_keras.__call__
+        or "call" in vars(loss)
+    ):
+        return None
+    return loss
+
+
+def loss_function(loss):
+    """Returns the function of targets and predictions in a loss, and its arguments."""
+    return loss.fn, loss._fn_kwargs
 
 
 def update_loss_tracker(model, values, sample_weight):

@@ -4,12 +4,10 @@ import keras
 import tensorflow as tf
 
 from keras_gdp.clipping import Objective
-from keras_gdp.clipping.contributions.base import weigh
 from keras_gdp.clipping.objective import BatchedLoss, num_rows
-from keras_gdp.clipping.recording import refuse_outside
-from keras_gdp.clipping.vectorize import quiet
 from keras_gdp.errors import UnsupportedLayerError
 from keras_gdp.training import _keras
+from keras_gdp.training.row_losses import losses_at_once, losses_row_by_row
 
 __all__ = ["ModelOutputs", "model_objective", "present_rows", "regularizer_gradients"]
 
@@ -129,13 +127,18 @@ def model_objective(model, loss_scale=1.0, compute_loss=_keras.compute_loss):
                     "known for the whole batch only"
                 )
         in_call = outputs.values_of(recorded, num_rows(rows))
+        if compute_loss is _keras.compute_loss:
+            with _keras.without_regularizers(model):
+                values = losses_at_once(model, (x, y, y_pred, sample_weight))
+            if values is not None:
+                return values, outputs.flatten(y_pred, in_call)
 
         def row_loss(x, y, y_pred, sample_weight):
             with _keras.record_metric_updates(model) as recorded_here:
                 loss = loss_of(x, y, y_pred, sample_weight)
             return loss, outputs.values_of(recorded_here, begin=len(recorded))
 
-        values, in_loss = _row_losses(
+        values, in_loss = losses_row_by_row(
             row_loss, (x, y, y_pred, sample_weight), variables, loss_scale
         )
         return values, outputs.flatten(y_pred, [*in_call, *in_loss])
@@ -143,62 +146,6 @@ def model_objective(model, loss_scale=1.0, compute_loss=_keras.compute_loss):
     variables = [variable.value for variable in model.trainable_variables]
     batched = BatchedLoss(losses, _keras.children_of)
     return Objective(example_loss, variables, loss_scale, model, batched), outputs
-
-
-def _row_losses(row_loss, rows, trained, scale):
-    """Returns the losses of all rows, and what else `row_loss` returns, stacked.
-
-    Each row's loss is differentiated where it is computed, by the row's predictions. A
-    backward pass through all of them at once would have XLA compile every step anew. It
-    is left for losses with a loop or a condition, whose gradients `tf.vectorized_map`
-    cannot convert.
-
-    Args:
-        row_loss: Maps the elements of `rows`, one row of each, to
-            `(loss, list of tensors)`.
-        rows: Tuple `(x, y, y_pred, sample_weight)`.
-        trained: The variables that are trained; the losses must not use them.
-        scale: The factor on the losses that their gradients will have, which keeps
-            those in half precision from underflow here as well.
-    """
-
-    def floating(y_pred):
-        return [
-            leaf
-            for leaf in keras.tree.flatten(y_pred)
-            if leaf.dtype.is_floating or leaf.dtype.is_complex
-        ]
-
-    def loss_and_gradients(x, y, y_pred, sample_weight):
-        with tf.GradientTape(watch_accessed_variables=False) as tape:
-            tape.watch(floating(y_pred))
-            loss, others = row_loss(x, y, y_pred, sample_weight)
-            scaled = loss * tf.cast(scale, loss.dtype)
-        gradients = tape.gradient(
-            scaled,
-            floating(y_pred),
-            unconnected_gradients=tf.UnconnectedGradients.ZERO,
-        )
-        return loss, others, [gradient[0] for gradient in gradients]
-
-    @tf.custom_gradient
-    def losses_of(*leaves):
-        losses, others, gradients = _keras.map_rows(loss_and_gradients, rows)
-
-        def backward(upstream, *_, variables=None):
-            refuse_outside(variables, trained)
-            factors = upstream / tf.cast(scale, upstream.dtype)
-            d_leaves = [weigh(factors, gradient) for gradient in gradients]
-            return (d_leaves, [None] * len(variables)) if variables else d_leaves
-
-        return (losses, *others), backward
-
-    try:
-        with quiet():
-            losses, *others = losses_of(*floating(rows[2]))
-    except Exception:  # Any failure at all means that it cannot.
-        return _keras.map_rows(row_loss, rows)
-    return losses, others
 
 
 def present_rows(sample_weight, rows):

@@ -10,6 +10,7 @@ from keras_gdp.clipping.choose import ENGINES, choose_engine
 from keras_gdp.clipping.objective import specs_of
 from keras_gdp.training import _keras
 from keras_gdp.training.objective import model_objective
+from keras_gdp.training.row_losses import losses_at_once
 
 L = keras.layers
 ROWS = 5
@@ -159,3 +160,128 @@ def test_a_loss_with_trained_weights_names_them():
     assert engine.name != "bookkeeping"
     assert "kernel" in reason
     assert "outside of the call" in reason
+
+
+K = keras.losses
+
+
+def predictions(loss, y, weights=None, width=4, loss_weights=None, model=None):
+    """Returns a compiled model and rows `(x, y, y_pred, sample_weight)` for it."""
+    keras.utils.set_random_seed(0)
+    x = np.random.default_rng(0).normal(size=(ROWS, 4)).astype("float32")
+    inputs = keras.Input((4,))
+    model = model or keras.Model(inputs, L.Dense(width, "sigmoid")(inputs))
+    model.compile("sgd", loss, loss_weights=loss_weights)
+    x, y = tf.constant(x), tf.constant(y)
+    _keras.build(model, (x, y, None))
+    weights = None if weights is None else tf.constant(weights)
+    return model, (x, y, model(x), weights)
+
+
+LABELS = np.arange(ROWS) % 4
+SHARES = np.random.default_rng(1).uniform(0.1, 0.9, (ROWS, 4)).astype("float32")
+# Rows that a loss of the whole batch would mix up: some of them are all 0 and 1.
+ROUNDED = np.where(np.arange(ROWS)[:, None] < 2, np.round(SHARES), SHARES)
+
+
+@pytest.mark.parametrize("weights", [None, np.arange(ROWS, dtype="float32")])
+@pytest.mark.parametrize(
+    ("loss", "y", "width"),
+    [
+        (K.SparseCategoricalCrossentropy(), LABELS, 4),
+        (K.SparseCategoricalCrossentropy(reduction="sum"), LABELS[:, None], 4),
+        ("sparse_categorical_crossentropy", LABELS, 4),
+        (K.BinaryCrossentropy(label_smoothing=0.1), LABELS % 2, 1),
+        *(
+            (loss, ROUNDED, 4)
+            for loss in [
+                "mse",
+                "mae",
+                "msle",
+                "mape",
+                "kl_divergence",
+                "poisson",
+                K.Huber(0.1, reduction="none"),
+                K.LogCosh(),
+                K.BinaryCrossentropy(from_logits=True),
+                K.BinaryFocalCrossentropy(),
+                K.CategoricalCrossentropy(label_smoothing=0.1),
+                K.CategoricalFocalCrossentropy(),
+            ]
+        ),
+    ],
+)
+def test_losses_at_once_are_those_of_each_row_alone(loss, y, width, weights):
+    model, rows = predictions(loss, y, weights, width, loss_weights=0.5)
+    losses = losses_at_once(model, rows)
+    assert losses.shape == (ROWS,)
+    objective, _ = model_objective(model)
+    for i in range(ROWS):
+        x, y, _, weight = (None if leaf is None else leaf[i : i + 1] for leaf in rows)
+        alone, _ = objective.example_loss((x, y, weight))
+        np.testing.assert_allclose(losses[i], alone, rtol=1e-5)
+
+
+class Doubled(K.MeanSquaredError):
+    def call(self, y_true, y_pred):
+        return 2 * super().call(y_true, y_pred)
+
+
+class WithOwnLoss(keras.Model):
+    def compute_loss(self, *args, **kwargs):
+        return 2 * super().compute_loss(*args, **kwargs)
+
+
+def with_own_loss():
+    inputs = keras.Input((4,))
+    return WithOwnLoss(inputs, L.Dense(4)(inputs))
+
+
+def sequence_model():
+    inputs = keras.Input((4,))
+    return keras.Model(inputs, L.Reshape((2, 2))(L.Dense(4)(inputs)))
+
+
+@pytest.mark.parametrize(
+    ("loss", "y", "options"),
+    [
+        ("hinge", ROUNDED, {}),
+        (lambda y, y_pred: tf.reduce_mean(tf.square(y - y_pred), -1), SHARES, {}),
+        (Doubled(), SHARES, {}),
+        (K.MeanSquaredError(reduction="mean_with_sample_weight"), SHARES, {}),
+        ("mse", SHARES, {"weights": np.ones((ROWS, 1), "float32")}),
+        ("mse", SHARES[:, :1], {}),
+        ("mse", SHARES[:, 0], {"width": ROWS}),
+        ("mse", SHARES, {"model": with_own_loss}),
+        ("mse", SHARES.reshape(ROWS, 2, 2), {"model": sequence_model}),
+        (K.SparseCategoricalCrossentropy(ignore_class=1), LABELS, {}),
+        (K.BinaryCrossentropy(axis=0), SHARES, {}),
+        (K.Dice(), SHARES, {}),
+    ],
+)
+def test_losses_that_might_couple_rows_are_taken_row_by_row(loss, y, options):
+    if "model" in options:
+        options = options | {"model": options["model"]()}
+    assert losses_at_once(*predictions(loss, y, **options)) is None
+
+
+def test_targets_for_another_number_of_rows_are_not_broadcast():
+    model, (x, y, _, _) = predictions("mse", SHARES)
+
+    @tf.function(input_signature=[tf.TensorSpec([None, 4])] * 2)
+    def losses(x, y):
+        return losses_at_once(model, (x, y, model(x), None))
+
+    assert losses(x, y).shape == (ROWS,)
+    with pytest.raises(tf.errors.InvalidArgumentError):
+        losses(x, y[:1])
+
+
+def test_losses_at_once_leave_the_reduction_and_regularizers_alone():
+    inputs = keras.Input((4,))
+    loss = K.MeanSquaredError()
+    outputs = L.Dense(4, kernel_regularizer=keras.regularizers.L2(10.0))(inputs)
+    _, expected, result = clipped_sums(keras.Model(inputs, outputs), loss)
+    assert loss.reduction == "sum_over_batch_size"
+    np.testing.assert_allclose(result.losses, expected.losses, rtol=1e-5)
+    check(expected, result, 1e-5)
