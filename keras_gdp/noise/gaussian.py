@@ -58,14 +58,15 @@ class NoiseStream:
         if self.seed is None:
             self._key[0].assign(_fresh_key(None))
 
-    def draw(self, shapes, dtypes, step):
-        """Returns one standard normal tensor per shape.
+    def draw(self, shapes, dtypes, step, stddevs=None):
+        """Returns one normal tensor of mean zero per shape.
 
         Args:
             shapes: Static shapes of the tensors.
             dtypes: Their floating dtypes.
             step: Scalar integer tensor, the number of steps taken so far. It is the
                 position in a stream with a seed.
+            stddevs: Their standard deviations, floats or scalar tensors; `None` for 1.
 
         Returns:
             A list of dense tensors; all float64 if one of them is.
@@ -78,9 +79,19 @@ class NoiseStream:
         keys = tf.random.stateless_uniform(
             [2, 2], seed, minval=None, maxval=None, dtype=tf.int64
         )
+        following, current = tf.unstack(keys)
         if self.seed is None:
-            key.assign(keys[0])
-        return _split(_standard_normal(shapes, dtypes, keys[1]), shapes)
+            key.assign(following)
+        normals = _standard_normal(shapes, dtypes, current)
+        if stddevs is None:
+            return _split(normals, shapes)
+        first, *others = stddevs
+        if all(stddev is first for stddev in others):
+            return _split(tf.cast(first, normals.dtype) * normals, shapes)
+        return [
+            tf.cast(stddev, piece.dtype) * piece
+            for stddev, piece in zip(stddevs, _split(normals, shapes), strict=True)
+        ]
 
 
 def _standard_normal(shapes, dtypes, key):
@@ -112,7 +123,8 @@ def _split(vector, shapes):
     sizes = [math.prod(shape) for shape in shapes]
     *pieces, _ = tf.split(vector, [*sizes, vector.shape[0] - sum(sizes)])
     return [
-        tf.reshape(piece, shape) for piece, shape in zip(pieces, shapes, strict=True)
+        piece if len(shape) == 1 else tf.reshape(piece, shape)
+        for piece, shape in zip(pieces, shapes, strict=True)
     ]
 
 

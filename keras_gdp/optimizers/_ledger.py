@@ -59,11 +59,13 @@ class Place(NamedTuple):
 
     Attributes:
         table: The table before the step.
+        steps: Its last column.
         chosen: Boolean column that marks the row.
         there_is_room: Whether there is one.
     """
 
     table: Any
+    steps: Any
     chosen: Any
     there_is_room: Any
 
@@ -124,25 +126,30 @@ class PrivacyLedger:
         first = tf.argmax(tf.cast(usable, tf.int32), output_type=tf.int32)
         # Not by index: XLA would compile the step anew for every table.
         chosen = tf.equal(np.arange(_ROWS, dtype=np.int32)[:, None], first)
-        return Place(table, chosen, tf.reduce_any(usable))
+        return Place(table, steps, chosen, tf.reduce_any(usable))
 
-    def record(self, place: Place) -> None:
-        """Adds one step; runs inside the graph.
+    def record(self, place: Place, allowed) -> None:
+        """Adds one step if it is allowed; runs inside the graph.
 
         Steps over shuffled data that continue no pass of this process begin one: the
         steps so far are rounded up to whole passes.
 
         Args:
-            place: What `place` returned in this step, with `there_is_room` true.
+            place: What `place` returned in this step.
+            allowed: Boolean scalar tensor, false where `there_is_room` is.
         """
-        per_pass, left = self._per_pass[0], self._left[0]
-        steps = tf.reduce_sum(tf.where(place.chosen, place.table, 0.0), axis=0)[-1]
+        per_pass, left = (
+            tf.convert_to_tensor(v[0]) for v in (self._per_pass, self._left)
+        )
+        steps = tf.reduce_sum(tf.where(place.chosen, place.steps, 0.0))
         whole = tf.math.ceil(steps / per_pass) * per_pass
         steps = tf.where(tf.equal(steps, left), steps, whole) + 1.0
         entry = tf.concat([self._current[0], [steps]], axis=0)
-        self.variable.assign(tf.where(place.chosen, entry, place.table))
-        left.assign(tf.where(per_pass > 1.0, steps, left))
-        self._taken[0].assign_add(1)
+        written = tf.logical_and(place.chosen, allowed)
+        self.variable.assign(tf.where(written, entry, place.table))
+        shuffled = tf.logical_and(per_pass > 1.0, allowed)
+        self._left[0].assign(tf.where(shuffled, steps, left))
+        self._taken[0].assign_add(tf.cast(allowed, tf.int64))
 
     # Python's half ------------------------------------------------------------------
 

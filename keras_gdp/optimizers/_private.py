@@ -290,11 +290,14 @@ class PrivateOptimizer(PrivateUpdate):
             tf.less(self._private_steps.value, self._max_private_steps.value),
             place.there_is_room,
         )
-        # Outside of the condition, so that it need not wait for the gradients.
-        noise = self._draw_noise(clipped)
+        # Outside of the condition, which would have to pass on all that it uses.
+        means, statistics = self._add_noise(clipped)
+        self._private_steps.assign_add(tf.cast(allowed, tf.int64))
+        self._ledger.record(place, allowed)
 
         def update():
-            gradients, statistics = self._add_noise(clipped, noise)
+            # All of one graph, as Keras asks.
+            gradients = [tf.identity(mean) for mean in means]
             if statistics is not None:
                 gradients = self._adapt(gradients, statistics)
             if extra_gradients is not None:
@@ -313,8 +316,6 @@ class PrivateOptimizer(PrivateUpdate):
                 ),
                 variables,
             )
-            self._private_steps.assign_add(1)
-            self._ledger.record(place)
             return tf.constant(True)
 
         return tf.cond(allowed, update, lambda: tf.constant(False))
@@ -329,30 +330,23 @@ class PrivateOptimizer(PrivateUpdate):
             for gradient, scale in zip(gradients, scales, strict=True)
         ]
 
-    def _draw_noise(self, clipped):
-        """Returns standard normals for the sums and statistics; `None` for none."""
-        parts = [*clipped.gradients]
-        if clipped.statistics is not None:
-            parts.append(clipped.statistics)
-        elif self.noise_multiplier == 0:
-            return None
-        return self._noise.draw(
-            [part.shape for part in parts],
-            [part.dtype for part in parts],
-            self._private_steps.value,
-        )
-
-    def _add_noise(self, clipped, noise):
+    def _add_noise(self, clipped):
         """Returns the mean gradients and the strategy's statistics, noised."""
         parts = [*clipped.gradients]
         stddevs = self.strategy.noise_stddevs(self.noise_multiplier, len(parts))
         if clipped.statistics is not None:
             parts.append(clipped.statistics)
             stddevs = [*stddevs, self.strategy.statistics_stddevs()]
-        if noise is not None:
+        if clipped.statistics is not None or self.noise_multiplier != 0:
+            noise = self._noise.draw(
+                [part.shape for part in parts],
+                [part.dtype for part in parts],
+                self._private_steps.value,
+                stddevs,
+            )
             parts = [
-                part + tf.cast(stddev, part.dtype) * tf.cast(z, part.dtype)
-                for part, stddev, z in zip(parts, stddevs, noise, strict=True)
+                part + tf.cast(z, part.dtype)
+                for part, z in zip(parts, noise, strict=True)
             ]
         statistics = parts.pop() if clipped.statistics is not None else None
         divisor = tf.convert_to_tensor(self._divisor)
