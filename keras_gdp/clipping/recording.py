@@ -108,8 +108,10 @@ class Recording:
 
     def fixed(self, variable):
         """Returns a variable's value, not to be differentiated."""
-        value = tf.convert_to_tensor(variable)
-        return tf.stop_gradient(value) if self.holds else value
+        if not self.holds:
+            return tf.convert_to_tensor(variable)
+        with self.tape.stop_recording():
+            return tf.convert_to_tensor(variable)
 
     def tap(self, tensor, contributions):
         """Announces a place where variables enter the computation.
@@ -154,10 +156,10 @@ class Recording:
             UnsupportedLayerError: If a variable is used outside of its layer's call.
         """
         variables = self._objective.variables if self.holds else []
-        with self.tape:
-            total = tf.reduce_sum(losses * tf.cast(scale, losses.dtype))
         gradients = self.tape.gradient(
-            total, [*(tensor for tensor, _ in self._taps), *variables]
+            losses,
+            [*(tensor for tensor, _ in self._taps), *variables],
+            tf.fill(tf.shape(losses), tf.cast(scale, losses.dtype)),
         )
         outside = zip(variables, gradients[len(self._taps) :], strict=True)
         self.check_outside([v for v, gradient in outside if gradient is not None])

@@ -166,7 +166,7 @@ def regularizer_gradients(model):
     variables = model.trainable_variables
     regularized = [v for v in variables if v.regularizer is not None]
     if not regularized:
-        return 0.0, None
+        return None, None
     with tf.GradientTape() as tape:
         value = tf.add_n([tf.cast(v.regularizer(v), tf.float32) for v in regularized])
     return value, tape.gradient(value, [variable.value for variable in variables])

@@ -102,7 +102,7 @@ _MAX_LOSS_SCALE = 256.0
 
 
 def _metrics(model, batch, present, clipped, outputs, penalty):
-    losses = clipped.losses + penalty
+    losses = clipped.losses if penalty is None else clipped.losses + penalty
     _keras.update_loss_tracker(model, losses, tf.cast(present, tf.float32))
     y_pred, updates = outputs.unflatten(clipped.outputs)
     shown = (*batch, y_pred, [(args, kwargs) for _, args, kwargs in updates])

@@ -121,11 +121,15 @@ def by_rows(function, contribution, entries_per_row):
 
 def squares(gradients):
     """Returns the sum of squares over all axes but the first."""
-    axes = list(range(1, gradients.shape.rank))
-    if traced_for_xla():  # It fuses the two, and knows no other way.
-        return tf.reduce_sum(tf.square(gradients), axis=axes)
-    # Nothing of the gradients' size is written.
-    return tf.square(tf.raw_ops.EuclideanNorm(input=gradients, axis=axes))
+    return tf.square(_norms(gradients))
+
+
+def _norms(tensor):
+    axes = list(range(1, tensor.shape.rank))
+    if traced_for_xla():  # It fuses the three, and knows no other way.
+        return tf.sqrt(tf.reduce_sum(tf.square(tensor), axis=axes))
+    # Nothing of the tensor's size is written.
+    return tf.raw_ops.EuclideanNorm(input=tensor, axis=axes)
 
 
 def add_rows(contribution, factors):
@@ -143,8 +147,7 @@ def add_rows(contribution, factors):
 
 def frobenius(tensor):
     """Returns the L2 norm of each row, in float64, where no square underflows."""
-    squared = tf.square(tf.cast(tensor, tf.float64))
-    return tf.sqrt(tf.reduce_sum(squared, axis=list(range(1, tensor.shape.rank))))
+    return _norms(tf.cast(tensor, tf.float64))
 
 
 # Rounding errors of a sum in float32 are some 1e-7 of its terms' size.
@@ -184,10 +187,14 @@ def cancels(scale, squared_norms):
     return tf.logical_not(_CANCELLATION * scale <= norms)
 
 
-def zero_rows(absent, tensor):
-    """Returns the tensor with exact zeros, instead of NaN say, in absent rows."""
-    absent = tf.reshape(absent, [-1] + [1] * (tensor.shape.rank - 1))
-    return tf.where(absent, tf.zeros([], tensor.dtype), tensor)
+def zero_rows(absent, tensors):
+    """Returns tensors with exact zeros, instead of NaN say, in absent rows."""
+    aligned = {
+        rank: tf.reshape(absent, [-1] + [1] * (rank - 1))
+        for rank in {tensor.shape.rank for tensor in tensors}
+    }
+    zeros = {dtype: tf.zeros([], dtype) for dtype in {t.dtype for t in tensors}}
+    return [tf.where(aligned[t.shape.rank], zeros[t.dtype], t) for t in tensors]
 
 
 def weigh(factors, tensor):

@@ -80,13 +80,10 @@ class Outer(Contribution):
 
     def weighted_sum(self, factors):
         gradients, inputs = self.tensors
-        n, m = self._matrix
         total = tf.matmul(
-            tf.reshape(inputs, [-1, n]),
-            tf.reshape(weigh(factors, gradients), [-1, m]),
-            transpose_a=True,
+            _flat(inputs), _flat(weigh(factors, gradients)), transpose_a=True
         )
-        return tf.reshape(total, self.shape)
+        return total if self.shape == self._matrix else tf.reshape(total, self.shape)
 
     def join(self, others):
         if any(o._matrix != self._matrix or o.shape != self.shape for o in others):
@@ -108,6 +105,12 @@ def _tokens(tensor):
     for size in tensor.shape[1:-1]:
         tokens *= size
     return tf.reshape(tensor, [-1, tokens, tensor.shape[-1]])
+
+
+def _flat(tensor):
+    if tensor.shape.rank == 2:
+        return tensor
+    return tf.reshape(tensor, [-1, tensor.shape[-1]])
 
 
 def _as_sequence(tensors):

@@ -44,7 +44,7 @@ class Engine:
             present: Boolean tensor of shape (rows,).
         """
         factors = self.strategy.factors(squared_norms)
-        factors = factors * tf.cast(present, tf.float32)[:, None]
+        factors = factors * tf.expand_dims(tf.cast(present, tf.float32), 1)
         return tf.broadcast_to(factors, tf.shape(squared_norms))
 
     def clip_rows(self, objective: Objective, rows, present) -> ClippedSum:
@@ -170,7 +170,8 @@ def weighted_sum(factors, gradients):
     """
     factors = tf.cast(factors, gradients.dtype)
     # NaN times zero is NaN: select before multiplying.
-    return tf.tensordot(factors, zero_rows(factors <= 0, gradients), axes=1)
+    (gradients,) = zero_rows(factors <= 0, [gradients])
+    return tf.tensordot(factors, gradients, axes=1)
 
 
 def _split(rows, chunks, size):

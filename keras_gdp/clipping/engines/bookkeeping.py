@@ -60,16 +60,20 @@ def weighted_sums_of(contributions, squared_norms, factors, variables):
         variables: The variables.
     """
     columns = tf.unstack(factors, len(variables), axis=1)
-    absent = tf.reduce_all(factors <= 0, axis=1)
     settled = [part if part is None else part.settled() for part in contributions]
     parts = [part for part in settled if part is not None]
-    tensors = {id(tensor): tensor for part in parts for tensor in part.tensors}
+    tensors = {
+        id(tensor): tensor
+        for part in parts
+        for tensor in part.tensors
+        if not tensor.dtype.is_integer
+    }
     # NaN times zero is NaN. Selecting zeros costs a copy of all that is summed, which
     # broken examples alone need.
     finite = tf.cond(
         tf.reduce_all(tf.math.is_finite(squared_norms)),
         lambda: list(tensors.values()),
-        lambda: [zero_rows(absent, tensor) for tensor in tensors.values()],
+        lambda: zero_rows(tf.reduce_all(factors <= 0, axis=1), tensors.values()),
     )
     tensors = dict(zip(tensors, finite, strict=True))
     sums = []
@@ -78,7 +82,7 @@ def weighted_sums_of(contributions, squared_norms, factors, variables):
             dtype = tf.float64 if variable.dtype == tf.float64 else tf.float32
             total = tf.zeros(variable.shape, dtype)
         else:
-            part = part.rebuild([tensors[id(tensor)] for tensor in part.tensors])
+            part = part.rebuild([tensors.get(id(t), t) for t in part.tensors])
             total = part.weighted_sum(column)
         same = total.shape == variable.shape
         sums.append(total if same else tf.reshape(total, variable.shape))

@@ -54,8 +54,7 @@ def clip_factors(norms, l2_norm_clip):
     """
     bound = tf.cast(l2_norm_clip, norms.dtype) * (1.0 - ROUNDING_MARGIN)
     finite = tf.math.is_finite(norms)
-    safe = tf.where(finite, norms, tf.ones_like(norms))
-    return tf.where(finite, bound / tf.maximum(safe, bound), tf.zeros_like(norms))
+    return tf.where(finite, bound / tf.maximum(norms, bound), tf.zeros_like(norms))
 
 
 def safe_bound(bound):
