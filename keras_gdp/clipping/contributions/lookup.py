@@ -42,15 +42,18 @@ class Lookup(Contribution):
 
     def per_example(self):
         gradients, indices = self.tensors
-        batch = tf.shape(indices)[0]
+        batch, _ = _sizes(indices)
         rows, width = self.shape
-        offsets = tf.range(batch, dtype=indices.dtype)[:, None] * rows
-        flat = _sum_rows(gradients, indices + offsets, batch * rows)
+        offsets = tf.range(0, batch * rows, rows, dtype=indices.dtype)
+        places = indices + tf.expand_dims(offsets, 1)
+        flat = _sum_rows(gradients, places, batch * rows)
         return tf.reshape(flat, [-1, rows, width])
 
     def scale(self):
-        tokens = tf.cast(tf.shape(self.tensors[1])[1], tf.float64)
-        return tf.sqrt(tokens * tf.cast(squares(self.tensors[0]), tf.float64))
+        _, tokens = _sizes(self.tensors[1])
+        return tf.sqrt(
+            tf.cast(tokens, tf.float64) * tf.cast(squares(self.tensors[0]), tf.float64)
+        )
 
     def squared_norms(self):
         tokens = self.tensors[1].shape[1]
@@ -77,6 +80,12 @@ class Lookup(Contribution):
         return Lookup(gradients, indices, self.shape)
 
 
+def _sizes(tensor):
+    """Returns the sizes of all axes, as numbers if they are static."""
+    sizes = tensor.shape.as_list()
+    return tf.unstack(tf.shape(tensor)) if None in sizes else sizes
+
+
 def _sum_rows(gradients, indices, rows, factors=None):
     """Returns a table whose row i is the sum of the gradients with index i.
 
@@ -94,26 +103,29 @@ def _sum_rows(gradients, indices, rows, factors=None):
         gradients = tf.reshape(gradients, [-1, width])
         return tf.math.unsorted_segment_sum(gradients, indices, rows)
     # The same as the product with a sparse matrix, whose processor kernel is faster.
-    batch = gradients.shape[0] or tf.shape(gradients)[0]
-    tokens = gradients.shape[1] or tf.shape(gradients)[1]
+    batch, tokens, _ = _sizes(gradients)
     if factors is None:
         values = tf.ones([batch * tokens], gradients.dtype)
     else:
-        values = tf.cast(factors, gradients.dtype)[:, None]
+        values = tf.expand_dims(tf.cast(factors, gradients.dtype), 1)
         values = tf.reshape(tf.broadcast_to(values, [batch, tokens]), [-1])
     places = _side_by_side(
         tf.cast(indices, tf.int64), tf.range(batch * tokens, dtype=tf.int64)
     )
     shape = tf.cast([rows, batch * tokens], tf.int64)
-    count = -(-width // _MAX_COLUMNS)
-    sizes = [width // count + (i < width % count) for i in range(count)]
-    sums = [
-        tf.raw_ops.SparseTensorDenseMatMul(
+
+    def product(columns):
+        return tf.raw_ops.SparseTensorDenseMatMul(
             a_indices=places, a_values=values, a_shape=shape, b=columns
         )
-        for columns in tf.split(tf.reshape(gradients, [-1, width]), sizes, axis=1)
-    ]
-    return tf.concat(sums, axis=1)
+
+    gradients = tf.reshape(gradients, [-1, width])
+    count = -(-width // _MAX_COLUMNS)
+    if count == 1:
+        return product(gradients)
+    sizes = [width // count + (i < width % count) for i in range(count)]
+    columns = tf.split(gradients, sizes, axis=1)
+    return tf.concat([product(part) for part in columns], axis=1)
 
 
 def _side_by_side(left, right):
@@ -133,9 +145,9 @@ def _pairs(gradients, indices):
 
 def _marked_segments(gradients, indices, rows):
     """Adds up equal ids of one example at the last token that has the id."""
-    batch, tokens = tf.shape(indices)[0], tf.shape(indices)[1]
-    indices = tf.cast(indices, tf.int32)
-    flat = tf.reshape(indices + tf.range(batch)[:, None] * rows, [-1])
+    batch, tokens = _sizes(indices)
+    offsets = tf.expand_dims(tf.range(0, batch * rows, rows), 1)
+    flat = tf.reshape(tf.cast(indices, tf.int32) + offsets, [-1])
     marks = tf.math.unsorted_segment_max(tf.range(batch * tokens), flat, batch * rows)
     sums = _sum_rows(gradients, tf.gather(marks, flat), batch * tokens)
     return squares(tf.reshape(sums, [batch, -1]))
@@ -143,7 +155,7 @@ def _marked_segments(gradients, indices, rows):
 
 def _sorted_segments(gradients, indices):
     """Adds up equal ids of one example after sorting them."""
-    batch, tokens = tf.shape(indices)[0], tf.shape(indices)[1]
+    batch, tokens = _sizes(indices)
     order = tf.argsort(indices, axis=1)
     ordered = tf.gather(indices, order, axis=1, batch_dims=1)
     starts = tf.concat(
