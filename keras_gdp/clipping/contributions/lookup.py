@@ -97,7 +97,7 @@ def _sum_rows(gradients, indices, rows, factors=None):
     """
     width = gradients.shape[-1]
     indices = tf.reshape(indices, [-1])
-    if tf.config.list_logical_devices("GPU") or traced_for_xla():
+    if not _on_processor():
         if factors is not None:
             gradients = weigh(factors, gradients)
         gradients = tf.reshape(gradients, [-1, width])
@@ -128,6 +128,10 @@ def _sum_rows(gradients, indices, rows, factors=None):
     return tf.concat([product(part) for part in columns], axis=1)
 
 
+def _on_processor():
+    return not (tf.config.list_logical_devices("GPU") or traced_for_xla())
+
+
 def _side_by_side(left, right):
     """Stacks int64 vectors of entries below 2^31 as int32 columns: `tf.stack`, fast."""
     low, high = (left, right) if sys.byteorder == "little" else (right, left)
@@ -144,11 +148,22 @@ def _pairs(gradients, indices):
 
 
 def _marked_segments(gradients, indices, rows):
-    """Adds up equal ids of one example at the last token that has the id."""
+    """Adds up equal ids of one example at one of the tokens that have the id."""
     batch, tokens = _sizes(indices)
-    offsets = tf.expand_dims(tf.range(0, batch * rows, rows), 1)
-    flat = tf.reshape(tf.cast(indices, tf.int32) + offsets, [-1])
-    marks = tf.math.unsorted_segment_max(tf.range(batch * tokens), flat, batch * rows)
+    offsets = tf.cast(tf.expand_dims(tf.range(0, batch * rows, rows), 1), tf.int64)
+    flat = tf.reshape(tf.cast(indices, tf.int64) + offsets, [-1])
+    places = tf.range(batch * tokens)
+    if _on_processor():
+        # Whichever of the tokens at one place stays: faster than their maximum.
+        marks = tf.raw_ops.SparseToDense(
+            sparse_indices=flat,
+            output_shape=tf.cast([batch * rows], tf.int64),
+            sparse_values=places,
+            default_value=0,
+            validate_indices=False,
+        )
+    else:
+        marks = tf.math.unsorted_segment_max(places, flat, batch * rows)
     sums = _sum_rows(gradients, tf.gather(marks, flat), batch * tokens)
     return squares(tf.reshape(sums, [batch, -1]))
 
