@@ -121,15 +121,18 @@ def by_rows(function, contribution, entries_per_row):
 
 def squares(gradients):
     """Returns the sum of squares over all axes but the first."""
+    if traced_for_xla():  # It fuses the two, and knows no other way.
+        return tf.reduce_sum(tf.square(gradients), axis=_within_rows(gradients))
     return tf.square(_norms(gradients))
 
 
 def _norms(tensor):
-    axes = list(range(1, tensor.shape.rank))
-    if traced_for_xla():  # It fuses the three, and knows no other way.
-        return tf.sqrt(tf.reduce_sum(tf.square(tensor), axis=axes))
     # Nothing of the tensor's size is written.
-    return tf.raw_ops.EuclideanNorm(input=tensor, axis=axes)
+    return tf.raw_ops.EuclideanNorm(input=tensor, axis=_within_rows(tensor))
+
+
+def _within_rows(tensor):
+    return list(range(1, tensor.shape.rank))
 
 
 def add_rows(contribution, factors):
@@ -147,7 +150,8 @@ def add_rows(contribution, factors):
 
 def frobenius(tensor):
     """Returns the L2 norm of each row, in float64, where no square underflows."""
-    return _norms(tf.cast(tensor, tf.float64))
+    tensor = tf.cast(tensor, tf.float64)
+    return tf.sqrt(squares(tensor)) if traced_for_xla() else _norms(tensor)
 
 
 # Rounding errors of a sum in float32 are some 1e-7 of its terms' size.
