@@ -149,3 +149,13 @@ def test_a_forked_process_draws_noise_of_its_own(monkeypatch, how):
     key.assign(start)
     step()
     assert not np.isin(key.numpy(), following).any()
+
+
+@pytest.mark.parametrize("stddevs", [[2.0] * 2, [2.0, 3.0]])
+def test_standard_deviations_scale_the_same_draws(stddevs):
+    shapes, dtypes = [(3, 2), (5,)], [tf.float32] * 2
+    standard = NoiseStream(3).draw(shapes, dtypes, 0)
+    for stddev, z, noise in zip(
+        stddevs, standard, NoiseStream(3).draw(shapes, dtypes, 0, stddevs), strict=True
+    ):
+        np.testing.assert_array_equal(noise, stddev * z)
