@@ -58,9 +58,10 @@ def losses_at_once(model, rows):
     y, sample_weight = (_of_rows(tensor, count) for tensor in (y, sample_weight))
     reduction, loss.reduction = loss.reduction, "none"
     try:
-        return _keras.compute_loss(model, x, y, y_pred, sample_weight)
+        losses = _keras.compute_loss(model, x, y, y_pred, sample_weight)
     finally:
         loss.reduction = reduction
+    return losses if losses.shape.rank == 1 else None
 
 
 def _row_by_row(function, arguments, y, y_pred):
