@@ -16,7 +16,7 @@ from keras_gdp.clipping.engines import (
 from keras_gdp.clipping.isolation import isolation_problem
 from keras_gdp.clipping.made_up import made_up_rows, normal
 from keras_gdp.clipping.objective import leaves_of, num_rows, with_leaves
-from keras_gdp.clipping.state import is_random_seed
+from keras_gdp.clipping.state import random_seeds
 from keras_gdp.clipping.vectorize import quiet
 from keras_gdp.errors import UnsupportedLayerError
 
@@ -150,7 +150,7 @@ def _failure(engine, objective, rows):
     try:
         with quiet():
             traced = probe.get_concrete_function(*leaves)
-            seeds = [v for v in traced.graph.variables if is_random_seed(v)]
+            seeds = random_seeds(traced.graph)
             states = [seed.numpy() for seed in seeds]
             try:
                 traced(*leaves)

@@ -16,7 +16,7 @@ from keras_gdp.clipping.engines.loop import LoopEngine
 from keras_gdp.clipping.made_up import made_up_rows, normal, uniform
 from keras_gdp.clipping.objective import leaves_of, with_leaves
 from keras_gdp.clipping.rules.recurrent_cells import CELLS
-from keras_gdp.clipping.state import is_random_seed, written_variables
+from keras_gdp.clipping.state import written_state
 
 __all__ = ["isolation_problem"]
 
@@ -97,7 +97,7 @@ def _difference(engine, objective, rows, pattern):
         return engine.clip(objective, with_leaves(repeated, leaves), present)
 
     compiled = clip.get_concrete_function(*leaves_of(repeated))
-    if _writes_state(compiled.graph):
+    if written_state(compiled.graph):
         return "a layer writes a variable when it sees several rows"
     together = compiled(*leaves_of(repeated))
     other = compiled(*leaves_of(_disturbed(repeated, present)))
@@ -105,13 +105,6 @@ def _difference(engine, objective, rows, pattern):
         _unlike_alone(alone, together, pattern, _tolerance(objective))
         or _influenced(together, other)
         or ""
-    )
-
-
-def _writes_state(graph):
-    seeds = [v.handle for v in graph.variables if is_random_seed(v)]
-    return any(
-        all(handle is not seed for seed in seeds) for handle in written_variables(graph)
     )
 
 

@@ -2,7 +2,7 @@
 
 import tensorflow as tf
 
-__all__ = ["is_random_seed", "written_variables"]
+__all__ = ["random_seeds", "written_state"]
 
 _READS = {
     "ReadVariableOp",
@@ -16,8 +16,25 @@ _READS = {
 }
 
 
-def written_variables(graph):
-    """Returns the outer handles of all variables that a `FuncGraph` may write."""
+def written_state(graph, allowed=()):
+    """Returns the outer handles of the variables that a `FuncGraph` may write.
+
+    The state of Keras' random generators is left out.
+
+    Args:
+        graph: The graph of a traced function.
+        allowed: Variables that it may write.
+    """
+    free = [variable.handle for variable in (*random_seeds(graph), *allowed)]
+    return [
+        handle
+        for handle in _written(graph)
+        if not any(handle is other for other in free)
+    ]
+
+
+def _written(graph):
+    """The same with all variables."""
     written = []
     inner_to_outer = {id(inner): outer for outer, inner in graph.captures}
     for operation in graph.get_operations():
@@ -34,6 +51,6 @@ def written_variables(graph):
     return written
 
 
-def is_random_seed(variable):
-    """Whether a variable is the state of one of Keras' random generators."""
-    return "seed_generator_state" in variable.name
+def random_seeds(graph):
+    """Returns the states of Keras' random generators in a graph, as variables."""
+    return [v for v in graph.variables if "seed_generator_state" in v.name]

@@ -4,7 +4,7 @@ import tensorflow as tf
 
 from keras_gdp.clipping.choose import choose_engine
 from keras_gdp.clipping.objective import leaves_of, with_leaves
-from keras_gdp.clipping.state import is_random_seed, written_variables
+from keras_gdp.clipping.state import written_state
 from keras_gdp.errors import UnsupportedLayerError
 from keras_gdp.training import _keras
 
@@ -100,10 +100,8 @@ def validate_state(objective, row_specs, model=None, outputs=None):
 
     graph = _graph_of_one_row(training, row_specs)
     metrics = [] if model is None else _metric_variables(model)
-    allowed = [v for v in graph.variables if is_random_seed(v)] + metrics
-    for handle in written_variables(graph):
-        if not any(handle is variable.handle for variable in allowed):
-            raise UnsupportedLayerError(_describe(handle, graph, model))
+    for handle in written_state(graph, metrics):
+        raise UnsupportedLayerError(_describe(handle, graph, model))
     _validate_unread(metrics, graph)
     if model is not None and _keras.has_metrics_inside(model):
         _validate_unread(metrics, _graph_of_one_row(prediction, row_specs))

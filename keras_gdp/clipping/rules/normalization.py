@@ -12,7 +12,7 @@ __all__ = []
 L = keras.layers
 
 
-def _tap(layer, record, outputs, normalized, axes, scale, offset):
+def _tap(record, outputs, normalized, axes, scale, offset):
     """Taps `outputs = normalized * scale + offset`; `normalized` is a function."""
     axes = sorted(axis % outputs.shape.rank for axis in axes)
     others = [axis for axis in range(1, outputs.shape.rank) if axis not in axes]
@@ -54,7 +54,6 @@ def layer_normalization(layer, record, inputs):
     outputs = normalize(_fixed(record, layer.gamma), _fixed(record, layer.beta))
     outputs = keras.ops.cast(outputs, layer.compute_dtype)
     return _tap(
-        layer,
         record,
         outputs,
         lambda: normalize(None, None),
@@ -75,7 +74,6 @@ def rms_normalization(layer, record, x):
 
     axes = layer.axis if isinstance(layer.axis, (list, tuple)) else [layer.axis]
     return _tap(
-        layer,
         record,
         normalize(record.fixed(layer.scale)),
         lambda: normalize(None),
@@ -177,7 +175,6 @@ def batch_normalization(layer, record, inputs, training=None, mask=None):
     outputs = normalize(_fixed(record, gamma), _fixed(record, beta))
     outputs = tf.cast(outputs, layer.compute_dtype)
     return _tap(
-        layer,
         record,
         outputs,
         lambda: normalize(None, None),
