@@ -103,9 +103,9 @@ class Accountant(ABC):
 
     def copy(self) -> Self:
         """Returns an independent accountant with the same events."""
-        other = copy.copy(self)
-        other._counts = dict(self._counts)
-        return other
+        return copy.deepcopy(self)
+
+    __copy__ = copy
 
     def epsilon(self, delta: ArrayLike) -> Any:
         """Smallest epsilon that this accountant vouches for at delta.
@@ -119,7 +119,7 @@ class Accountant(ABC):
 
         def upper(value: float) -> float:
             checked = _validate.delta("delta", value)
-            return self._epsilon_upper(checked) if self._counts else 0.0
+            return self._epsilon_bounds(checked)[1] if self._counts else 0.0
 
         return _map("delta", delta, upper)
 
@@ -135,7 +135,7 @@ class Accountant(ABC):
 
         def upper(value: float) -> float:
             checked = _validate.non_negative("epsilon", value, infinite=True)
-            return self._delta_upper(checked) if self._counts else 0.0
+            return self._delta_bounds(checked)[1] if self._counts else 0.0
 
         return _map("epsilon", epsilon, upper)
 
@@ -176,14 +176,6 @@ class Accountant(ABC):
 
     @abstractmethod
     def _delta_bounds(self, epsilon: float) -> tuple[float, float]: ...
-
-    def _epsilon_upper(self, delta: float) -> float:
-        """The upper bound alone, for accountants where that is cheaper."""
-        return self._epsilon_bounds(delta)[1]
-
-    def _delta_upper(self, epsilon: float) -> float:
-        """The upper bound alone, for accountants where that is cheaper."""
-        return self._delta_bounds(epsilon)[1]
 
     def _delta_curve(self, epsilons: Array) -> Array:
         """Upper bounds on delta at many epsilons."""

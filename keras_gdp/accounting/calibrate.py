@@ -41,7 +41,12 @@ def _within(
 
 def _base(accountant: str, relation: str, history: Iterable[Event]) -> Accountant:
     base = make_accountant(accountant, relation)
-    for event in history:
+    for index, event in enumerate(history):
+        if not isinstance(event, Event):
+            raise TypeError(
+                "Argument `history` must hold events such as SampledGaussian(1.1, "
+                f"0.01). Received: history[{index}]={event!r}."
+            )
         base.compose(event)
     return base
 

@@ -51,7 +51,9 @@ class ExactAccountant(Accountant):
         dominating_pair(event, self.relation, self.group_size)
 
     def _directions(self) -> tuple[Composition, ...]:
-        return directions(self.events, self.relation, self.group_size)
+        # Sorted, so that their order does not matter to the last digit.
+        events = tuple(sorted(self.events, key=repr))
+        return directions(events, self.relation, self.group_size)
 
     def _delta_curve(self, epsilons: Array) -> Array:
         curve = np.zeros(epsilons.size)
@@ -59,32 +61,26 @@ class ExactAccountant(Accountant):
             curve = np.maximum(curve, delta_curve(composition, epsilons))
         return curve
 
-    def _delta_bounds(self, epsilon: float, both: bool = True) -> Bounds:
+    def _delta_bounds(self, epsilon: float) -> Bounds:
         low, high = 0.0, 0.0
+        compositions = self._directions()
         # Total variation is the same in both directions.
-        directions = self._directions()[: 1 if epsilon == 0.0 else 2]
-        for composition in directions:
-            bounds = delta_bounds(composition, epsilon, high, both)
+        for composition in compositions[: 1 if epsilon == 0.0 else 2]:
+            bounds = delta_bounds(composition, epsilon, high)
             low, high = max(low, bounds[0]), max(high, bounds[1])
-        if _loose(low, high) and self._directions()[0].steps > 1:
-            high = min(high, self._directions()[0].total_variation)
+        if _loose(low, high) and compositions[0].steps > 1:
+            high = min(high, compositions[0].total_variation)
             high = max(low, min(high, self._renyi().delta(epsilon)))
         return low, high
 
-    def _epsilon_upper(self, delta: float) -> float:
-        return self._epsilon_bounds(delta, both=False)[1]
-
-    def _delta_upper(self, epsilon: float) -> float:
-        return self._delta_bounds(epsilon, both=False)[1]
-
-    def _epsilon_bounds(self, delta: float, both: bool = True) -> Bounds:
+    def _epsilon_bounds(self, delta: float) -> Bounds:
         low, high = 0.0, 0.0
         compositions = self._directions()
         # Total variation is the same in both directions and adds up over steps.
         if compositions and compositions[0].total_variation <= delta:
             return 0.0, 0.0
         for composition in compositions:
-            bounds = epsilon_bounds(composition, delta, (low, high), both)
+            bounds = epsilon_bounds(composition, delta, high)
             low, high = max(low, bounds[0]), max(high, bounds[1])
         if _loose(low, high) and compositions[0].steps > 1:
             high = max(low, min(high, self._renyi().epsilon(delta)))

@@ -23,11 +23,12 @@ from keras_gdp.accounting.exact.inversion import (
     read_off,
     settle,
 )
-from keras_gdp.accounting.exact.readings import OUT_OF_REACH
+from keras_gdp.accounting.exact.readings import CONTOUR_ERROR, OUT_OF_REACH
 
 __all__ = ["delta_from_anchor", "epsilon_from_anchor"]
 
 _POWER = math.log(10.0)
+_ASIDE = 0.0137  # no delta that one asks for is between two anchors
 _MOST_KEPT = 40_000  # nodes of a reading, one MB
 _TRIES = 3  # anchors for an epsilon
 
@@ -39,8 +40,9 @@ def epsilon_from_anchor(composition: Composition, target: float) -> Found | None
     if reading is None:
         return None
     with contextlib.suppress(ContourDoesNotConverge):
-        at = settle(reading, found.epsilon, found.value, target, GOOD_ERROR)
-        return read_off(reading, *at, target, GOOD_ERROR)
+        enough = _enough(found)
+        at = settle(reading, found.epsilon, found.value, target, enough)
+        return read_off(reading, *at, target, enough)
     return None
 
 
@@ -57,14 +59,14 @@ def delta_from_anchor(
     value = Value(rough, 0.0, 0.0)
     for _ in range(_TRIES):
         power = _nearest(value.log_value)
-        reading = _at_anchor(composition, power).reading
-        if reading is None:
+        found = _at_anchor(composition, power)
+        if found.reading is None:
             return None
         try:
-            value = reading.value(epsilon)
+            value = found.reading.value(epsilon)
         except ContourDoesNotConverge:
             return None
-        if value.error <= GOOD_ERROR and _nearest(value.log_value) == power:
+        if value.error <= _enough(found) and _nearest(value.log_value) == power:
             return value
         if value.error > 0.5:
             return None
@@ -73,7 +75,12 @@ def delta_from_anchor(
 
 def _nearest(log_delta: float) -> int:
     """The nearest power of ten below 1."""
-    return min(round(log_delta / _POWER), -1)
+    return min(round(log_delta / _POWER + _ASIDE), -1)
+
+
+def _enough(found: Found) -> float:
+    """The error that is accepted around an anchor."""
+    return max(GOOD_ERROR, min(1.5 * found.error, CONTOUR_ERROR))
 
 
 @functools.lru_cache(maxsize=32)
@@ -82,6 +89,6 @@ def _at_anchor(composition: Composition, power: int) -> Found:
     with contextlib.suppress(ContourDoesNotConverge, *OUT_OF_REACH):
         found, _ = by_contours(composition, power * _POWER)
         small = found.reading is not None and found.reading.size <= _MOST_KEPT
-        if small and found.error <= GOOD_ERROR:
+        if small and found.error <= CONTOUR_ERROR:
             return found
     return NOTHING

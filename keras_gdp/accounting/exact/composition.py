@@ -92,8 +92,7 @@ class Composition:
         """Upper bound on delta(0): single steps' deltas add."""
         total = self.infinite_mass
         for loss, n in self.phases:
-            value, error = log_delta_of_one(loss, 0.0)
-            total += n * math.exp(value) * (1.0 + error)
+            total += n * math.exp(log_delta_of_one(loss, 0.0)[1])
         return total * (1.0 + 1e-14)
 
     def line(

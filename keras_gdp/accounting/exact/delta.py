@@ -37,31 +37,25 @@ _CURVE_ERROR = 1e-6  # relative, of delta: good enough to draw a curve with
 
 
 def delta_bounds(
-    composition: Composition, epsilon: float, known: float, both: bool
+    composition: Composition, epsilon: float, known: float = 0.0
 ) -> Bounds:
-    """Bounds on one direction's delta, loose ones if it is surely at most `known`.
-
-    Without `both` the lower bound may be 0.
-    """
+    """Bounds on one direction's delta, loose ones if it is surely at most `known`."""
     infinite = composition.infinite_mass
     if infinite >= 1.0 or epsilon == math.inf or epsilon >= composition.max_loss:
         return infinite, infinite
     try:
         rest = max(0.0, known - infinite)  # of it for the finite losses
-        low, high = _log_delta_bounds(composition, epsilon, rest, both)
+        low, high = _log_delta_bounds(composition, epsilon, rest)
     except OUT_OF_REACH:
         low, high = -math.inf, 0.0
     low, high = math.exp(min(low, 0.0)), math.exp(min(high, 0.0))
     return min(1.0, infinite + low), min(1.0, (infinite + high) * (1.0 + 1e-15))
 
 
-def _log_delta_bounds(
-    composition: Composition, epsilon: float, known: float, both: bool
-) -> Bounds:
+def _log_delta_bounds(composition: Composition, epsilon: float, known: float) -> Bounds:
     """Bounds on log delta of the finite losses."""
     if composition.steps == 1:
-        value, error = log_delta_of_one(composition.phases[0][0], epsilon)
-        return value - error, value + error
+        return log_delta_of_one(composition.phases[0][0], epsilon)
     surely = math.log(max(known, _TINY))
     enough = surely - 1e-9
     saddle = saddle_for_epsilon(composition, epsilon, enough=enough)
@@ -88,8 +82,8 @@ def _log_delta_bounds(
     grids = Grids(composition, epsilon)
     if (most := grids.coarse.log_delta(epsilon)) < surely:
         return -math.inf, most
-    low = grids.lower.log_delta(epsilon) if both else -math.inf
-    return max(low, found[0]), min(grids.upper.log_delta(epsilon), found[1])
+    low, high = grids.lower.log_delta(epsilon), grids.upper.log_delta(epsilon)
+    return max(low, found[0]), min(high, found[1])
 
 
 def delta_curve(composition: Composition, epsilons: Array) -> Array:
@@ -104,7 +98,7 @@ def delta_curve(composition: Composition, epsilons: Array) -> Array:
             if epsilon < composition.max_loss:
                 bound, reading = _curve_point(composition, epsilon, reading)
         if bound == math.inf:
-            values.append(delta_bounds(composition, epsilon, 0.0, False)[1])
+            values.append(delta_bounds(composition, epsilon)[1])
         else:
             values.append(min(1.0, infinite + math.exp(min(bound, 0.0))))
     return np.asarray(values)

@@ -28,19 +28,14 @@ from keras_gdp.accounting.exact.saddle import (
 __all__ = ["epsilon_bounds"]
 
 _TIGHT = 1e-9  # relative, of epsilon: better is not looked for
-_NUDGES = (1.5, 3.0, 6.0)
+_NUDGES = 12
 _NOT_THE_SAME = 1.001  # what is said of delta is then loose, and epsilon is not
 
 
-def epsilon_bounds(
-    composition: Composition, delta: float, known: Bounds, both: bool
-) -> Bounds:
-    """Bounds on one direction's epsilon; (0, 0) if it is surely below `known`.
-
-    Without `both` the lower bound may be 0.
-    """
+def epsilon_bounds(composition: Composition, delta: float, known: float) -> Bounds:
+    """Bounds on one direction's epsilon; (0, 0) if it is surely below `known`."""
     try:
-        low, high = _epsilon_bounds(composition, delta, known, both)
+        low, high = _epsilon_bounds(composition, delta, known)
     except OUT_OF_REACH:
         low, high = 0.0, math.inf
     if composition.infinite_mass < delta:
@@ -49,27 +44,25 @@ def epsilon_bounds(
     return min(low, high), high
 
 
-def _epsilon_bounds(
-    composition: Composition, delta: float, known: Bounds, both: bool
-) -> Bounds:
+def _epsilon_bounds(composition: Composition, delta: float, known: float) -> Bounds:
     infinite = composition.infinite_mass
     if infinite >= delta:
         return math.inf, math.inf
     target = math.log(delta - infinite)
-    nearest = known[0] if both else known[1]
-    if nearest > 0.0 and _surely(composition, nearest, target):
+    if known > 0.0 and _surely(composition, known, target):
         return 0.0, 0.0
     if composition.steps == 1:
-        return _invert_closed_form(composition, target)
-    if found := epsilon_from_anchor(composition, target):
+        low, high = _invert_closed_form(composition, target)
+    elif found := epsilon_from_anchor(composition, target):
         return found.bounds
-    if nearest > 0.0 and delta_bounds(composition, nearest, delta, False)[1] <= delta:
+    elif known > 0.0 and delta_bounds(composition, known, delta)[1] <= delta:
         return 0.0, 0.0
-    low, high = _without_anchor(composition, target, both)
+    else:
+        low, high = _without_anchor(composition, target)
     return low, _confirmed(composition, high, delta)
 
 
-def _without_anchor(composition: Composition, target: float, both: bool) -> Bounds:
+def _without_anchor(composition: Composition, target: float) -> Bounds:
     """Bounds on epsilon by a reading for the target itself, or by grids."""
     best, most = by_contours(composition, target)
     low, high = best.bounds
@@ -79,7 +72,7 @@ def _without_anchor(composition: Composition, target: float, both: bool) -> Boun
     if composition.steps > MOST_GRID_STEPS:
         return 0.0, most
     with contextlib.suppress(*OUT_OF_REACH):
-        below, above = _invert_grids(composition, target, both)
+        below, above = _invert_grids(composition, target)
         low, high = max(low, below), min(high, above)
     return low, min(high, most)
 
@@ -92,11 +85,12 @@ def _confirmed(composition: Composition, epsilon: float, delta: float) -> float:
     if not 0.0 < epsilon < composition.max_loss:
         return epsilon
     fall = saddle_for_epsilon(composition, epsilon).c  # about, of log delta
-    for factor in _NUDGES:
-        said = delta_bounds(composition, epsilon, 0.0, False)[1]
+    for trial in range(_NUDGES):
+        said = delta_bounds(composition, epsilon)[1]
         if not delta < said < _NOT_THE_SAME * delta:
             break
-        epsilon += factor * math.log(said / delta) / fall
+        move = 1.5 * 4.0**trial * math.log(said / delta) / fall
+        epsilon += max(move, 2.0**trial * math.ulp(epsilon))
     return epsilon
 
 
@@ -107,7 +101,7 @@ def _surely(composition: Composition, epsilon: float, target: float) -> bool:
     return chernoff(composition, saddle.c, epsilon) < enough
 
 
-def _invert_grids(composition: Composition, target: float, both: bool) -> Bounds:
+def _invert_grids(composition: Composition, target: float) -> Bounds:
     """Bounds on epsilon from grids around it."""
     epsilon = max(saddle_for_delta(composition, target).epsilon, 0.0)
     left, right = 0.0, composition.max_loss
@@ -123,9 +117,7 @@ def _invert_grids(composition: Composition, target: float, both: bool) -> Bounds
         if right - left <= 1e-6 * right:
             break
     grids = Grids(composition, epsilon)
-    low = 0.0
-    if both:
-        low = _root(grids.lower.log_delta, target, epsilon, False)
+    low = _root(grids.lower.log_delta, target, epsilon, False)
     return low, _root(grids.upper.log_delta, target, epsilon, True)
 
 
@@ -137,13 +129,11 @@ def _invert_closed_form(composition: Composition, target: float) -> Bounds:
         value = float(epsilon_from_mu(math.exp(target), loss.mu))
         return value * (1 - 1e-14), value * (1 + 1e-14)
 
-    def upper(epsilon: float) -> float:
-        value, error = log_delta_of_one(loss, epsilon)
-        return value + error
-
     def lower(epsilon: float) -> float:
-        value, error = log_delta_of_one(loss, epsilon)
-        return value - error
+        return log_delta_of_one(loss, epsilon)[0]
+
+    def upper(epsilon: float) -> float:
+        return log_delta_of_one(loss, epsilon)[1]
 
     top = min(composition.max_loss, max(loss.largest(0.0), 1e-9))
     low, high = _root(lower, target, top, False), _root(upper, target, top, True)
@@ -171,7 +161,7 @@ def _root(
         left, right = right, right + width
         if right > 1e6:
             return math.inf if above else 0.0
-    root = float(brentq(gap, left, right, xtol=1e-17, rtol=1e-15))
+    root = float(brentq(gap, left, right, xtol=1e-17, rtol=1e-15, maxiter=10_000))
     step = 1e-13 * root + 1e-300
     while (gap(root) > 0.0) if above else (root > 0.0 and gap(root) < 0.0):
         root = max(0.0, root + step if above else root - step)

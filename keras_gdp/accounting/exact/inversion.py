@@ -37,6 +37,8 @@ _AWAY = 0.01  # in log delta: there a reading may not be as good as another
 _SKEWED = 2000.0  # times the variance: then jumps rule the saddle of the contour
 _RETREATS = 4  # halfway back to the last good reading
 _UNITS = 2.0**-52
+_NEWTON = 50
+_STRAIGHT = 0.02  # what the slope may be read off for
 _NEAR = 12.0  # in log delta: an error there will not be better at the target
 
 
@@ -172,7 +174,7 @@ def settle(
     reading: Reading, epsilon: float, value: Value, target: float, worst: float
 ) -> tuple[float, Value]:
     """Newton's iteration on one reading, as long as its error is small."""
-    for _ in range(12):
+    for _ in range(_NEWTON):
         before = epsilon
         move = (target - value.log_value) / value.slope
         if not abs(move) < 1e12:
@@ -202,14 +204,16 @@ def read_off(
     left = target - log_value
     if error > accepted:
         return None
-    if abs(left) < 1e-7 + 0.1 * error:
+    # Near log delta = 0 that bends on the scale of its own size.
+    straight = abs(left) + error <= _STRAIGHT * min(1.0, -target)
+    if straight and abs(left) < 1e-7 + 0.1 * error:
         rounding = _UNITS * (8.0 + abs(target) - slope * epsilon)
         margin = (1.01 * error + left**2 + rounding) / -slope
         above = (2.05 * error + left**2 + 2.0 * rounding) / -slope
         centre = epsilon + left / slope
         bounds = max(0.0, centre - margin), max(0.0, centre + above)
         return Found(bounds, epsilon, value, reading)
-    if epsilon == 0.0 and left > 0.0:
+    if epsilon == 0.0 and left > 1.01 * error:
         return Found((0.0, 0.0), epsilon, value, reading)
     return None
 

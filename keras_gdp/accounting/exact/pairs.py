@@ -34,7 +34,7 @@ class Pair(NamedTuple):
     times: int = 1
 
 
-_INFINITE = DiscreteLoss([1.0, 0.0], [0.0, 1.0])
+_INFINITE = DiscreteLoss([1.0, 0.0], [0.0, 1.0], [math.inf, -math.inf])
 
 
 @functools.lru_cache(maxsize=128)
@@ -74,7 +74,9 @@ def dominating_pair(event: Event, relation: str, group_size: int) -> Pair | None
             return None
         other, rest = noise / count, noise * (count - 2) / count
         top = 1.0 - noise + other
-        loss = DiscreteLoss([top, other, rest], [other, top, rest])
+        most = math.log1p((1.0 - noise) * count / noise) if noise else math.inf
+        losses = [most, -most, 0.0]
+        loss = DiscreteLoss([top, other, rest], [other, top, rest], losses)
         return Pair(loss, loss, group_size)
     if isinstance(event, ApproximateDP):
         return _approximate(event, group_size)
@@ -139,4 +141,7 @@ def _approximate(event: ApproximateDP, group_size: int) -> Pair | None:
         return _both(_INFINITE)
     likely = (1.0 - delta) / (1.0 + math.exp(-epsilon))
     rare = (1.0 - delta) / (1.0 + math.exp(epsilon))
-    return _both(DiscreteLoss([delta, likely, rare, 0.0], [0.0, rare, likely, delta]))
+    losses = [math.inf, epsilon, -epsilon, -math.inf]
+    return _both(
+        DiscreteLoss([delta, likely, rare, 0.0], [0.0, rare, likely, delta], losses)
+    )

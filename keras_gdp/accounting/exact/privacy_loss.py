@@ -218,14 +218,15 @@ class DiscreteLoss(Loss):
     Args:
         p: Probabilities under P.
         q: Probabilities under Q.
+        losses: log(p/q), which the probabilities do not tell to all digits near 0.
     """
 
     smooth = False
 
-    def __init__(self, p: list[float], q: list[float]) -> None:
-        pairs = [(a, b) for a, b in zip(p, q, strict=True) if a > 0]
-        self.infinite_mass = sum(a for a, b in pairs if b == 0)
-        finite = sorted((math.log(a / b), a, b) for a, b in pairs if b > 0)
+    def __init__(self, p: list[float], q: list[float], losses: list[float]) -> None:
+        rows = [row for row in zip(losses, p, q, strict=True) if row[1] > 0]
+        self.infinite_mass = sum(a for loss, a, _ in rows if loss == math.inf)
+        finite = sorted(row for row in rows if row[0] < math.inf)
         self._loss = np.array([item[0] for item in finite])
         self._p = np.array([item[1] for item in finite])
         self._q = np.array([item[2] for item in finite])
@@ -249,6 +250,12 @@ class DiscreteLoss(Loss):
         weight /= mass
         mean = float(weight @ self._loss)
         return top + math.log(mass), mean, float(weight @ (self._loss - mean) ** 2)
+
+    def log_delta(self, epsilon: float) -> float:
+        """Log of delta at an epsilon, without the mass of infinite loss."""
+        above = self._loss > epsilon
+        delta = self._p[above] @ -np.expm1(epsilon - self._loss[above])
+        return math.log(delta) if delta > 0.0 else -math.inf
 
     def lasting(self, c: float) -> float:
         return 1.0

@@ -6,13 +6,13 @@ import numpy as np
 
 from keras_gdp._gdp import log_delta_from_mu
 from keras_gdp.accounting.exact.mixture import MixtureLoss
-from keras_gdp.accounting.exact.privacy_loss import GaussianLoss, Loss
+from keras_gdp.accounting.exact.privacy_loss import DiscreteLoss, GaussianLoss, Loss
 
 __all__ = ["log_delta_of_one"]
 
 
 def log_delta_of_one(loss: Loss, epsilon: float) -> tuple[float, float]:
-    """Log of P(L > epsilon) - e^epsilon Q(L > epsilon) with its relative error.
+    """Bounds on the log of P(L > epsilon) - e^epsilon Q(L > epsilon).
 
     The threshold set is optimal, so a small error in placing it does not matter.
 
@@ -21,11 +21,16 @@ def log_delta_of_one(loss: Loss, epsilon: float) -> tuple[float, float]:
         epsilon: Number >= 0.
 
     Returns:
-        `(log_delta, error)`, without the mass of infinite loss.
+        The lower and the upper end, without the mass of infinite loss.
     """
     if isinstance(loss, GaussianLoss):
         value = float(log_delta_from_mu(epsilon, loss.mu))
-        return value, 4e-16 * (8.0 + abs(value))
+        error = 4e-16 * (8.0 + abs(value))
+        return value - error, value + error
+    if isinstance(loss, DiscreteLoss):
+        value = loss.log_delta(epsilon)
+        error = 4e-16 * (8.0 + abs(value)) if value > -math.inf else 0.0
+        return value - error, value + error
     if isinstance(loss, MixtureLoss) and loss.noise == "gaussian" and len(loss.q) == 1:
         if len(loss.p) == 2 and loss.q[0][1] == 0.0:
             # (1-p) N(0,1) + p N(mu,1) against N(0,1): p times a Gaussian's delta.
@@ -34,10 +39,14 @@ def log_delta_of_one(loss: Loss, epsilon: float) -> tuple[float, float]:
             if epsilon < 500.0:
                 inner = math.log1p(math.expm1(epsilon) / p)
             value = math.log(p) + float(log_delta_from_mu(inner, mu))
-            return value, 4e-16 * (16.0 + abs(value) + inner / mu * inner / mu)
+            error = 4e-16 * (16.0 + abs(value) + inner / mu * inner / mu)
+            return value - error, value + error
     p_mass, q_mass, _ = loss.masses(np.array([epsilon]))
     p, q = float(p_mass[-1]), float(q_mass[-1])
     scaled = q * math.exp(min(epsilon, 700.0))
-    if p <= scaled or p == 0.0:
-        return -math.inf, 0.0
-    return math.log(p - scaled), 4e-15 * (p + scaled) / (p - scaled)
+    error = 4e-15 * (p + scaled)
+    return _log(p - scaled - error), _log(p - scaled + error)
+
+
+def _log(value: float) -> float:
+    return math.log(value) if value > 0.0 else -math.inf
