@@ -1,4 +1,4 @@
-"""One reading serves all deltas around a power of ten: epsilon must not notice."""
+"""One reading serves all deltas around an anchor: epsilon must not notice."""
 
 import math
 
@@ -20,7 +20,7 @@ from keras_gdp.accounting.exact import anchor, epsilon
 from keras_gdp.accounting.exact.composition import directions
 from keras_gdp.accounting.exact.pairs import dominating_pair
 
-DELTAS = [0.4, 0.11, 3e-2, 4e-4, 3.3e-6, 2.9e-6, 9.9e-7, 5e-12, 4e-33]
+DELTAS = [0.4, 0.11, 3e-2, 4e-4, 3.3e-6, 10**-5.5, 9.9e-7, 5e-12, 4e-33]
 RUNS = [
     (SampledGaussian(1.0, 0.01), 1000),
     (SampledGaussian(0.6, 0.3), 150),
@@ -85,7 +85,7 @@ def test_neighbouring_deltas_share_a_reading(monkeypatch):
         raise AssertionError("a new reading was made")
 
     monkeypatch.setattr(anchor, "by_contours", fail)
-    values = [accountant.epsilon(delta) for delta in (3e-6, 1e-6, 9e-7, 4e-7)]
+    values = [accountant.epsilon(delta) for delta in (1.6e-6, 1e-6, 9e-7, 6e-7)]
     assert values[0] < first < values[1] < values[2] < values[3] < math.inf
 
 
@@ -108,6 +108,10 @@ def test_delta_at_epsilon_never_exceeds_delta(sigma, p, steps, delta, relation):
         ("add_remove", [(SampledGaussian(3.125567, 0.000367245), 17)], 2.6143e-19),
         ("add_remove", [(SampledGaussian(0.7454195, 0.00345948), 509)], 3.8088e-19),
         ("add_remove", [(Laplace(20.4), 890)], 7.1e-11),
+        ("replace_one", [(SampledGaussian(1.487981, 0.006729986), 158)], 10**-15.5),
+        ("add_remove", [(SampledGaussian(1.01318, 1.89827e-05), 17)], 10**-14.5),
+        ("replace_one", [(SampledGaussian(0.2534271, 0.01777508), 3114)], 0.999996),
+        ("replace_one", [(SampledGaussian(0.8, 0.01), 1)], 3.3e-6),
         ("replace_one", [(Laplace(1.68), 16)], 2.26e-6),
         ("add_remove", [(SampledLaplace(20.4147, 0.02757582), 637)], 1.155e-13),
         ("add_remove", [(RandomizedResponse(0.4361, 3), 67)], 4.2963e-07),

@@ -1,5 +1,7 @@
 """Independent oracles, laws and extremes of the exact accountant."""
 
+import copy
+import itertools
 import math
 import warnings
 
@@ -352,3 +354,80 @@ def test_renyi_bounds_what_nothing_else_can():
         accountant.compose(SampledGaussian(1.6, 2.9e-4), 5)
         accountant.compose(SampledGaussian(1e6, 0.0923), 46046)
     assert run.epsilon(6.75e-10) <= renyi.epsilon(6.75e-10) < 1.0
+
+
+@pytest.mark.parametrize("releases", [1, 4])
+@pytest.mark.parametrize("event", [ApproximateDP(1e-8), RandomizedResponse(1 - 1e-9)])
+def test_tiny_losses_of_discrete_mechanisms_keep_their_digits(event, releases):
+    def truth(epsilon):
+        with mpmath.workdps(60):
+            if isinstance(event, ApproximateDP):
+                one = mpmath.mpf(event.epsilon)
+            else:
+                one = mpmath.log1p(2 * (1 / mpmath.mpf(event.noise_probability) - 1))
+            p = 1 / (1 + mpmath.exp(-one))
+            return mpmath.fsum(
+                mpmath.binomial(releases, k)
+                * p ** (releases - k)
+                * (1 - p) ** k
+                * max(-mpmath.expm1(epsilon - (releases - 2 * k) * one), 0)
+                for k in range(releases + 1)
+            )
+
+    run = exact(event, releases)
+    most = run.epsilon(1e-300)
+    for share in (0.1, 0.6, 0.99):
+        low, high = run.delta_bounds(share * most)
+        assert low <= truth(share * most) <= high
+        assert high - low <= (1e-7 if releases == 1 else 1e-4) * high
+    assert truth(most) <= 1e-300
+
+
+def test_single_releases_at_their_total_variation_are_answered():
+    run = exact(Laplace(0.26156446323534127), 1, "replace_one")
+    low, high = run.epsilon_bounds(0.9781411481598992)
+    assert 0.0 <= low <= high < 1e-11
+
+
+@pytest.mark.parametrize("missing", [8.1e-11, 1e-9, 1e-8, 1e-7, 1e-5])
+def test_epsilon_of_a_delta_next_to_one_is_enclosed(missing):
+    run = exact(SampledGaussian(0.8038231563052864, 0.12126325128331708), 5021)
+    low, high = run.epsilon_bounds(1.0 - missing)
+    assert low <= high
+    # Readings for epsilon itself, made where log delta bends less.
+    assert 1.0 - run.delta_bounds(low)[0] <= missing * 1.1 + 5e-11
+    assert run.delta(high) <= 1.0 - missing
+
+
+def test_order_of_composition_does_not_matter_to_the_last_digit():
+    events = [
+        (SampledGaussian(1.1, 0.01), 300),
+        (Laplace(9.0), 2),
+        (SampledGaussian(0.9, 0.02), 50),
+        (Gaussian(7.0), 3),
+    ]
+    for deltas in (1e-5, 2.7e-8):
+        found = set()
+        for order in itertools.permutations(events, 4):
+            run = ExactAccountant()
+            for event, count in order:
+                run.compose(event, count)
+            found.add(run.epsilon_bounds(deltas))
+        assert len(found) == 1
+
+
+@pytest.mark.parametrize("event", [Laplace(3.0), SampledGaussian(1.0, 1e-4)])
+def test_epsilon_and_delta_are_the_upper_ends_of_bounds(event):
+    run = exact(event, 3)
+    for delta in (1e-3, 3e-7):
+        assert run.epsilon(delta) == run.epsilon_bounds(delta)[1]
+    for epsilon in (0.0, 0.1):
+        assert run.delta(epsilon) == run.delta_bounds(epsilon)[1]
+
+
+def test_copies_are_independent():
+    run = exact(SampledGaussian(1.0, 0.01), 100)
+    other = copy.copy(run)
+    other.compose(SampledGaussian(1.0, 0.01), 100)
+    assert run.events == ((SampledGaussian(1.0, 0.01), 100),)
+    assert other.epsilon(1e-5) > run.epsilon(1e-5)

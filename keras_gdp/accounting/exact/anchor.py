@@ -1,7 +1,7 @@
-"""One reading for all deltas around a power of ten.
+"""One reading for all deltas around a power of the root of ten.
 
 A reading says with every value by how much it may be off, so one made for a nearby
-delta has the answer where that is little. As the nearest power of ten picks it, answers
+delta has the answer where that is little. As the nearest such power picks it, answers
 do not depend on what was asked before; and as epsilon and delta read the same one,
 delta at the upper end of epsilon is not above the delta that epsilon is for.
 """
@@ -27,7 +27,7 @@ from keras_gdp.accounting.exact.readings import CONTOUR_ERROR, OUT_OF_REACH
 
 __all__ = ["delta_from_anchor", "epsilon_from_anchor"]
 
-_POWER = math.log(10.0)
+_POWER = math.log(10.0) / 2.0
 _ASIDE = 0.0137  # no delta that one asks for is between two anchors
 _MOST_KEPT = 40_000  # nodes of a reading, one MB
 _TRIES = 3  # anchors for an epsilon
@@ -74,7 +74,7 @@ def delta_from_anchor(
 
 
 def _nearest(log_delta: float) -> int:
-    """The nearest power of ten below 1."""
+    """The nearest power of the root of ten, below a third."""
     return min(round(log_delta / _POWER + _ASIDE), -1)
 
 
@@ -85,7 +85,7 @@ def _enough(found: Found) -> float:
 
 @functools.lru_cache(maxsize=32)
 def _at_anchor(composition: Composition, power: int) -> Found:
-    """What is found for a power of ten; the last ones stay, if good and not huge."""
+    """What is found for a power; the last ones stay, if good and not huge."""
     with contextlib.suppress(ContourDoesNotConverge, *OUT_OF_REACH):
         found, _ = by_contours(composition, power * _POWER)
         small = found.reading is not None and found.reading.size <= _MOST_KEPT

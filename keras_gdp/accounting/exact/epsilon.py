@@ -85,8 +85,9 @@ def _confirmed(composition: Composition, epsilon: float, delta: float) -> float:
     if not 0.0 < epsilon < composition.max_loss:
         return epsilon
     fall = saddle_for_epsilon(composition, epsilon).c  # about, of log delta
+    rough = math.log(delta - composition.infinite_mass)
     for trial in range(_NUDGES):
-        said = delta_bounds(composition, epsilon)[1]
+        said = delta_bounds(composition, epsilon, rough=rough)[1]
         if not delta < said < _NOT_THE_SAME * delta:
             break
         move = 1.5 * 4.0**trial * math.log(said / delta) / fall
