@@ -125,17 +125,15 @@ class RDPAccountant(_CumulantAccountant):
 
     def _log_delta(self, epsilon: float) -> float:
         def objective(order: float) -> float:
-            a = 1.0 + order
-            shape = order * math.log(order / a) - math.log(a)
-            return self.log_moment(order) - order * epsilon + shape
+            shape = -order * math.log1p(1.0 / order) - math.log1p(order)
+            return _upper_sum(self.log_moment(order), -order * epsilon, shape)
 
         return self._minimum(objective)
 
     def _epsilon(self, log_delta: float) -> float:
         def objective(order: float) -> float:
-            a = 1.0 + order
-            shape = math.log(order / a) - (log_delta + math.log(a)) / order
-            return self.log_moment(order) / order + shape
+            shape = -math.log1p(1.0 / order) - math.log1p(order) / order
+            return _upper_sum(self.log_moment(order) / order, -log_delta / order, shape)
 
         return self._minimum(objective)
 
@@ -167,7 +165,16 @@ class MomentsAccountant(_CumulantAccountant):
         )
 
     def _log_delta(self, epsilon: float) -> float:
-        return self._minimum(lambda order: self.log_moment(order) - order * epsilon)
+        return self._minimum(
+            lambda order: _upper_sum(self.log_moment(order), -order * epsilon)
+        )
 
     def _epsilon(self, log_delta: float) -> float:
-        return self._minimum(lambda order: (self.log_moment(order) - log_delta) / order)
+        return self._minimum(
+            lambda order: _upper_sum(self.log_moment(order) / order, -log_delta / order)
+        )
+
+
+def _upper_sum(*terms: float) -> float:
+    """A sum that is not below the exact one by rounding, nor by that of its terms."""
+    return sum(terms) + 1e-15 * sum(abs(term) for term in terms)

@@ -69,8 +69,8 @@ class ExactAccountant(Accountant):
             bounds = delta_bounds(composition, epsilon, high)
             low, high = max(low, bounds[0]), max(high, bounds[1])
         if _loose(low, high) and compositions[0].steps > 1:
-            high = min(high, compositions[0].total_variation)
-            high = max(low, min(high, self._renyi().delta(epsilon)))
+            other = min(compositions[0].total_variation, self._renyi().delta(epsilon))
+            high = max(low, _tighter(high, other))
         return low, high
 
     def _epsilon_bounds(self, delta: float) -> Bounds:
@@ -83,7 +83,7 @@ class ExactAccountant(Accountant):
             bounds = epsilon_bounds(composition, delta, high)
             low, high = max(low, bounds[0]), max(high, bounds[1])
         if _loose(low, high) and compositions[0].steps > 1:
-            high = max(low, min(high, self._renyi().epsilon(delta)))
+            high = max(low, _tighter(high, self._renyi().epsilon(delta)))
         return low, high
 
     def _renyi(self) -> Accountant:
@@ -97,3 +97,8 @@ class ExactAccountant(Accountant):
 def _loose(low: float, high: float) -> bool:
     """Whether bounds are far apart, which infinity minus a number does not tell."""
     return low < high and (high == math.inf or high - low > _LOOSE * high)
+
+
+def _tighter(high: float, other: float) -> float:
+    """The other bound if it is surely worth it: epsilon and delta agree on `high`."""
+    return other if other < high * (1.0 - _LOOSE) else high

@@ -15,10 +15,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from keras_gdp.accounting.exact.privacy_loss import Loss
+from keras_gdp.accounting.exact.privacy_loss import DiscreteLoss, Loss
 from keras_gdp.accounting.exact.waves import Array
 
-__all__ = ["GridLoss", "optimistic", "pessimistic"]
+__all__ = ["GridLoss", "on_lattice", "optimistic", "pessimistic"]
 
 _LOOK = 2**16  # cells in which the mode of a loss is looked for
 
@@ -136,6 +136,29 @@ def optimistic(loss: Loss, step: float, top: float, tilt: float) -> GridLoss:
         log_mass = np.log(mass)
     offset = centre + step - shift - miss
     return GridLoss(log_mass, first, offset, step, cut, lost)
+
+
+def on_lattice(loss: DiscreteLoss, step: float, upper: bool) -> GridLoss:
+    """A loss whose values lie on a grid: nothing is rounded.
+
+    Args:
+        loss: The loss of one release.
+        step: Grid step of which its values' differences are multiples.
+        upper: Whether values that are off by rounding are moved up.
+
+    Returns:
+        The grid loss.
+    """
+    values, p = loss.points
+    offset = float(values[p.argmax()])
+    index = np.rint((values - offset) / step).astype(np.int64)
+    miss = float(np.abs(values - (offset + step * index)).max())
+    first = int(index.min())
+    mass = np.bincount(index - first, weights=p)
+    with np.errstate(divide="ignore"):
+        log_mass = np.log(mass)
+    offset += miss if upper else -miss
+    return GridLoss(log_mass, first, offset, step, float(values.max()), (0.0, 0.0))
 
 
 def _best_shift(low: Array, weight: Array, step: float) -> float:

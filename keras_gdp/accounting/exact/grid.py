@@ -10,13 +10,20 @@ grid is the lattice.
 
 import math
 from collections.abc import Callable
+from typing import cast
 
 import numpy as np
 
 from keras_gdp.accounting.exact.composition import Composition
 from keras_gdp.accounting.exact.contour import Value
-from keras_gdp.accounting.exact.discretize import GridLoss, optimistic, pessimistic
+from keras_gdp.accounting.exact.discretize import (
+    GridLoss,
+    on_lattice,
+    optimistic,
+    pessimistic,
+)
 from keras_gdp.accounting.exact.far_jumps import Far, FarJumps, WithoutFar
+from keras_gdp.accounting.exact.privacy_loss import DiscreteLoss
 from keras_gdp.accounting.exact.saddle import saddle_for_epsilon
 
 __all__ = ["GridSum"]
@@ -167,7 +174,9 @@ class GridSum:
         return ends[0], ends[1], shifts[0], shifts[1]
 
     def _discretize(self, step: float) -> list[GridLoss]:
-        step = self._lattice or step  # there no loss is rounded
+        if self._lattice:
+            losses = cast(list[DiscreteLoss], [x for x, _ in self._composition.phases])
+            return [on_lattice(loss, self._lattice, self._upper) for loss in losses]
         pairs = zip(self._composition.phases, self._tops, strict=True)
         if self._upper:
             return [pessimistic(loss, step, top) for (loss, _), top in pairs]

@@ -251,6 +251,11 @@ class DiscreteLoss(Loss):
         mean = float(weight @ self._loss)
         return top + math.log(mass), mean, float(weight @ (self._loss - mean) ** 2)
 
+    @property
+    def points(self) -> tuple[Array, Array]:
+        """The finite losses and their probabilities under P."""
+        return self._loss, self._p
+
     def log_delta(self, epsilon: float) -> float:
         """Log of delta at an epsilon, without the mass of infinite loss."""
         above = self._loss > epsilon
