@@ -13,6 +13,7 @@ __all__ = [
     "leaves_of",
     "num_rows",
     "rows_of",
+    "same_rows",
     "specs_of",
     "with_leaves",
 ]
@@ -142,6 +143,18 @@ def num_rows(batch):
             f"Received leading sizes {sorted(static)}."
         )
     return static.pop() if static else tf.shape(leaves[0])[0]
+
+
+def same_rows(batch):
+    """Returns whether all tensors have as many rows; `None` if that is static.
+
+    A tensor of one row, the labels say, would be broadcast to all examples.
+    """
+    leaves = leaves_of(batch)
+    if None not in {leaf.shape[0] for leaf in leaves}:
+        return None
+    sizes = tf.stack([tf.shape(leaf)[0] for leaf in leaves])
+    return tf.reduce_all(tf.equal(sizes, sizes[0]))
 
 
 def rows_of(batch, begin, end):

@@ -1,7 +1,11 @@
-"""`tf.vectorized_map`, with matrix products that are safe on every processor.
+"""`tf.vectorized_map`, with products and sums that keep to their rows everywhere.
 
 Beside `xla.py` the only file that touches TensorFlow's private names: the table of
 converters in `tensorflow.python.ops.parallel_for.pfor`.
+
+Vectorising sums over segments puts the segments of all rows side by side: an index
+beyond those of one row would be one of the next row's. On processors such indices fail
+where they are read; elsewhere they count for nothing, in any row.
 
 Vectorising a product of one row, of shape (1, T, n), with a matrix gives a product of
 shapes (batch, 1, T, n) and (n, m). oneDNN, as TensorFlow 2.21 uses it, writes beyond
@@ -76,6 +80,24 @@ def _install():
         return pfor.wrap(product, True)
 
     pfor._pfor_converter_registry["BatchMatMulV2"] = convert
+    for name in ("Sum", "Max", "Min", "Prod"):
+        kind = f"UnsortedSegment{name}"
+        sums = pfor._pfor_converter_registry[kind]
+        pfor._pfor_converter_registry[kind] = _within_segments(pfor, sums)
+
+
+def _within_segments(pfor, known):
+    """Returns a converter of sums over segments that drops indices beyond them."""
+
+    def convert(pfor_input):
+        indices, stacked, _ = pfor_input.input(1)
+        segments = tf.cast(pfor_input.unstacked_input(2), indices.dtype)
+        nowhere = tf.constant(-1, indices.dtype)
+        kept = tf.where(indices < segments, indices, nowhere)
+        pfor_input._inputs[1] = pfor.wrap(kept, stacked)
+        return known(pfor_input)
+
+    return convert
 
 
 # Without these names another TensorFlow is at work, and its own converter stays.

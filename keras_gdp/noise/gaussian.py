@@ -19,6 +19,8 @@ import tensorflow as tf
 
 __all__ = ["NoiseStream"]
 
+_PHILOX = 1
+
 
 class NoiseStream:
     """Draws independent standard normal tensors, step after step.
@@ -76,10 +78,7 @@ class NoiseStream:
         if self.seed is not None:
             seed = tf.stack([seed[0], tf.cast(step, tf.int64)])
         # Keys of full length for the next step and for this one.
-        keys = tf.random.stateless_uniform(
-            [2, 2], seed, minval=None, maxval=None, dtype=tf.int64
-        )
-        following, current = tf.unstack(keys)
+        following, current = tf.unstack(_words([2, 2], seed))
         if self.seed is None:
             key.assign(following)
         normals = _standard_normal(shapes, dtypes, current)
@@ -94,6 +93,22 @@ class NoiseStream:
         ]
 
 
+def _words(shape, key):
+    """Returns random words of 64 bits; the key's two words are all used.
+
+    XLA would cut both to 32 bits on their way through `tf.random.stateless_uniform`.
+    """
+    first, second = tf.unstack(tf.bitcast(key, tf.uint64))
+    return tf.raw_ops.StatelessRandomUniformFullIntV2(
+        shape=shape,
+        key=tf.expand_dims(first, 0),
+        # The lower word counts the numbers drawn.
+        counter=tf.stack([tf.zeros([], tf.uint64), second]),
+        alg=_PHILOX,
+        dtype=tf.int64,
+    )
+
+
 def _standard_normal(shapes, dtypes, key):
     """Returns one long vector of normals, in the widest of the dtypes."""
     dtype = tf.float64 if tf.float64 in dtypes else tf.float32
@@ -101,13 +116,7 @@ def _standard_normal(shapes, dtypes, key):
     # Words of 64 bits: XLA is slow at others. Each gives two numbers of 32 bits, or
     # one of 64, and these, two by two, two normals (Box and Muller 1958). TensorFlow's
     # own normals come from the same formula, one at a time and with 23 bits.
-    words = tf.random.stateless_uniform(
-        [pairs if dtype == tf.float32 else 2 * pairs],
-        key,
-        minval=None,
-        maxval=None,
-        dtype=tf.int64,
-    )
+    words = _words([pairs if dtype == tf.float32 else 2 * pairs], key)
     bits = 63
     if dtype == tf.float32:
         words, bits = tf.bitcast(words, tf.int32), 31

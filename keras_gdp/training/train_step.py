@@ -5,7 +5,7 @@ import weakref
 import keras
 import tensorflow as tf
 
-from keras_gdp.clipping.objective import as_tensors, num_rows, specs_of
+from keras_gdp.clipping.objective import as_tensors, num_rows, same_rows, specs_of
 from keras_gdp.errors import PrivacyError
 from keras_gdp.training import _keras
 from keras_gdp.training.objective import (
@@ -46,10 +46,22 @@ def train_step(model, data):
     optimizer.prepare_clipping(model.trainable_variables, objective, specs)
     engine = _validated_engine(model, optimizer, objective, outputs, specs)
     present = present_rows(batch[2], rows)
+    if (same := same_rows(batch)) is not None:
+        present = _refused_unless(same, present)
     clipped = engine.clip(objective, batch, present)
     penalty, penalty_gradients = regularizer_gradients(model)
     optimizer.apply_clipped_sum(clipped, model.trainable_variables, penalty_gradients)
     return _metrics(model, batch, present, clipped, outputs, penalty)
+
+
+def _refused_unless(same, present):
+    """Returns the present rows: none, where the step cannot fail, of an odd batch."""
+    message = (
+        "All tensors of a batch must have the same number of rows. Check that inputs, "
+        "targets and sample weights are batched alike."
+    )
+    with tf.control_dependencies([tf.debugging.Assert(same, [message])]):
+        return tf.logical_and(present, same)
 
 
 def _check_targets(model, y):

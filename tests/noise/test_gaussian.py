@@ -159,3 +159,23 @@ def test_standard_deviations_scale_the_same_draws(stddevs):
         stddevs, standard, NoiseStream(3).draw(shapes, dtypes, 0, stddevs), strict=True
     ):
         np.testing.assert_array_equal(noise, stddev * z)
+
+
+def test_all_words_of_a_key_count_with_and_without_xla():
+    def draw(seed, step, jit):
+        stream = NoiseStream(seed)
+        function = tf.function(
+            lambda step: stream.draw([(8,)], [tf.float32], step)[0], jit_compile=jit
+        )
+        return function(tf.constant(step)).numpy()
+
+    for jit in (False, True):
+        draws = [
+            draw(seed, step, jit)
+            for seed in (7, 7 + 2**32, 7 + 2**40)
+            for step in (0, 1, 2**33)
+        ]
+        for i, one in enumerate(draws):
+            for other in draws[:i]:
+                assert not np.isclose(one, other).any()
+    np.testing.assert_allclose(draw(7, 3, False), draw(7, 3, True), rtol=1e-5)

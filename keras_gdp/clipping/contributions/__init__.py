@@ -4,7 +4,7 @@ from keras_gdp.clipping.contributions.base import Contribution
 from keras_gdp.clipping.contributions.columns import Columns
 from keras_gdp.clipping.contributions.combined import Combined, combine
 from keras_gdp.clipping.contributions.local import Local
-from keras_gdp.clipping.contributions.lookup import Lookup
+from keras_gdp.clipping.contributions.lookup import Lookup, lookup_of
 from keras_gdp.clipping.contributions.outer import Outer
 from keras_gdp.clipping.contributions.stacked import Stacked, summed
 
@@ -14,6 +14,7 @@ __all__ = [
     "Contribution",
     "Local",
     "Lookup",
+    "lookup_of",
     "Outer",
     "Stacked",
     "combine",

@@ -121,8 +121,10 @@ def by_rows(function, contribution, entries_per_row):
 
 def squares(gradients):
     """Returns the sum of squares over all axes but the first."""
-    if traced_for_xla():  # It fuses the two, and knows no other way.
-        return tf.reduce_sum(tf.square(gradients), axis=_within_rows(gradients))
+    if traced_for_xla():  # It fuses all this, and would add up one after the other.
+        squared = tf.cast(tf.square(gradients), tf.float64)
+        total = tf.reduce_sum(squared, axis=_within_rows(gradients))
+        return tf.cast(total, gradients.dtype)
     return tf.square(_norms(gradients))
 
 

@@ -14,7 +14,7 @@ from keras_gdp.clipping.contributions.base import (
 )
 from keras_gdp.clipping.xla import traced_for_xla
 
-__all__ = ["Lookup"]
+__all__ = ["Lookup", "lookup_of"]
 
 # Up to this many ids per example, comparing all pairs is cheapest.
 _MAX_PAIRS = 32
@@ -78,6 +78,24 @@ class Lookup(Contribution):
         gradients = tf.concat([part[0] for part in parts], axis=1)
         indices = tf.concat([tf.cast(p[1], tf.int64) for p in parts], axis=1)
         return Lookup(gradients, indices, self.shape)
+
+
+def lookup_of(gradients, indices, shape):
+    """Returns the contribution of reading rows of a table.
+
+    Args:
+        gradients: Tensor of shape (batch, tokens, width).
+        indices: Integer tensor of shape (batch, tokens). What is read outside of the
+            table has no gradient, and must not be taken for a row of another example.
+        shape: That of the table, (rows, width).
+    """
+    if not _on_processor():  # There the step has failed when the rows were read.
+        valid = tf.logical_and(indices >= 0, indices < shape[0])
+        indices = tf.where(valid, indices, tf.zeros([], indices.dtype))
+        gradients = tf.where(
+            tf.expand_dims(valid, -1), gradients, tf.zeros([], gradients.dtype)
+        )
+    return Lookup(gradients, indices, shape)
 
 
 def _sizes(tensor):

@@ -3,7 +3,7 @@
 import keras
 import tensorflow as tf
 
-from keras_gdp.clipping.contributions import Lookup
+from keras_gdp.clipping.contributions import lookup_of
 from keras_gdp.clipping.rules.registry import register
 
 __all__ = []
@@ -22,7 +22,7 @@ def embedding(layer, record, inputs):
     def lookup(gradients):
         batch = indices.shape[0] or tf.shape(indices)[0]
         tokens = indices.shape[1:].num_elements() or -1
-        return Lookup(
+        return lookup_of(
             tf.reshape(gradients, [batch, tokens, width]),
             tf.reshape(indices, [batch, tokens]),
             (rows, width),

@@ -1,0 +1,142 @@
+"""Rows that are broken or do not fit must not reach other rows' gradients."""
+
+import warnings
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import keras_gdp as gdp
+
+V, TOKENS, CLIP = 50, 200, 0.5
+
+
+def reader(kind):
+    head = keras.layers.Dense(1)
+    head.trainable = False  # or its gradients would bound those of the table
+    ids = keras.Input((TOKENS,), dtype="int32")
+    if kind == "embedding":
+        read = keras.layers.Embedding(V, 3)(ids)
+    else:
+        read = OwnTable()(ids)
+    return keras.Model(ids, head(keras.layers.GlobalAveragePooling1D()(read)))
+
+
+class OwnTable(keras.layers.Layer):
+    def build(self, shape):
+        self.table = self.add_weight(shape=(V, 3), name="table")
+
+    def call(self, ids):
+        return keras.ops.take(self.table, ids, axis=0)
+
+
+def moved(kind, x, y, **options):
+    """Returns by how much one step moves the weights, in clip norms."""
+    keras.utils.set_random_seed(1)
+    model = reader(kind)
+    optimizer = gdp.DPSGD(
+        1.0, l2_norm_clip=CLIP, noise_multiplier=0.0, batch_size=1, **options
+    )
+    model.compile(optimizer, loss="mse", jit_compile=True)
+    before = [keras.ops.convert_to_numpy(v) for v in model.trainable_variables]
+    model.train_on_batch(x, y)
+    after = [keras.ops.convert_to_numpy(v) for v in model.trainable_variables]
+    return [(b - a) / CLIP for a, b in zip(after, before, strict=True)]
+
+
+@pytest.mark.parametrize("bad", [5 - 2 * V, V + 5, V + 7])
+@pytest.mark.parametrize(
+    ("kind", "clipping"),
+    [
+        ("embedding", "auto"),
+        ("embedding", "reweight"),
+        ("embedding", "vectorized"),
+        ("own", "auto"),
+    ],
+)
+def test_ids_out_of_range_stay_within_their_row_under_xla(kind, clipping, bad):
+    x = np.stack([np.full(TOKENS, 5), np.full(TOKENS, 7)]).astype("int32")
+    y = np.array([[1e4], [0.0]], "float32")
+    alone = moved(kind, x[:1], y[:1], clipping=clipping)
+    for row in (0, 1):
+        broken = x.copy()
+        broken[1, row] = bad
+        both = moved(kind, broken, y, clipping=clipping)
+        change = [b - a for a, b in zip(alone, both, strict=True)]
+        assert np.sqrt(sum((c**2).sum() for c in change)) <= 1.0
+
+
+@pytest.mark.parametrize("loss", ["mse", "hinge"])
+@pytest.mark.parametrize("clipping", ["auto", "vectorized", "loop"])
+def test_fewer_targets_than_inputs_are_refused(loss, clipping):
+    model = keras.Sequential([keras.Input((5,)), keras.layers.Dense(4)])
+    optimizer = gdp.DPSGD(
+        1.0, l2_norm_clip=1.0, noise_multiplier=0.0, batch_size=4, clipping=clipping
+    )
+    model.compile(optimizer, loss=loss)
+    data = tf.data.Dataset.from_generator(
+        lambda: iter([(np.ones((4, 5), "float32"), np.ones((1, 4), "float32"))] * 2),
+        output_signature=(
+            tf.TensorSpec((None, 5), tf.float32),
+            tf.TensorSpec((None, 4), tf.float32),
+        ),
+    )
+    before = [keras.ops.convert_to_numpy(v) for v in model.trainable_variables]
+    with pytest.raises(tf.errors.InvalidArgumentError):
+        model.fit(data, verbose=0)
+    for variable, value in zip(model.trainable_variables, before, strict=True):
+        np.testing.assert_array_equal(variable.numpy(), value)
+
+
+def contrastive(y_true, y_pred):
+    centred = y_pred - keras.ops.mean(y_pred, axis=0, keepdims=True)
+    return keras.ops.mean(keras.ops.square(centred))
+
+
+def soft(y_true, y_pred):
+    square = keras.ops.mean(keras.ops.square(y_true - y_pred))
+    return square * keras.ops.mean(keras.ops.abs(y_pred))
+
+
+def trained(loss, targets=3):
+    model = keras.Sequential(
+        [keras.Input((5,)), keras.layers.Dense(3), keras.layers.Softmax()]
+    )
+    optimizer = gdp.DPSGD(1.0, l2_norm_clip=1.0, noise_multiplier=0.0, batch_size=4)
+    model.compile(optimizer, loss=loss)
+    y = np.eye(3, dtype="float32")[[0, 1, 2, 0]]
+    y = y if targets == 3 else np.array([0, 1, 2, 0])
+    model.train_on_batch(np.ones((4, 5), "float32"), y)
+
+
+@pytest.mark.parametrize("loss", [contrastive, soft, keras.losses.Dice()])
+def test_losses_that_couple_examples_are_told(loss):
+    with pytest.warns(UserWarning, match="couples the examples"):
+        trained(loss)
+
+
+@pytest.mark.parametrize(
+    "loss",
+    [
+        "mse",
+        "hinge",
+        "categorical_hinge",
+        "categorical_crossentropy",
+        "kl_divergence",
+        "cosine_similarity",
+        keras.losses.CategoricalFocalCrossentropy(label_smoothing=0.1),
+        keras.losses.Huber(reduction="sum"),
+        lambda y, p: keras.ops.mean(keras.ops.abs(y - p), axis=-1),
+    ],
+)
+def test_sums_over_examples_are_not(loss):
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        trained(loss)
+
+
+def test_sums_over_examples_with_integer_labels_are_not():
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        trained("sparse_categorical_crossentropy", targets=1)
