@@ -10,6 +10,7 @@ import tensorflow as tf
 import keras_gdp as gdp
 
 V, TOKENS, CLIP = 50, 200, 0.5
+TARGETS = np.array([[1e4], [0.0]], "float32")
 
 
 def reader(kind):
@@ -56,15 +57,15 @@ def moved(kind, x, y, **options):
     ],
 )
 def test_ids_out_of_range_stay_within_their_row_under_xla(kind, clipping, bad):
-    x = np.stack([np.full(TOKENS, 5), np.full(TOKENS, 7)]).astype("int32")
-    y = np.array([[1e4], [0.0]], "float32")
-    alone = moved(kind, x[:1], y[:1], clipping=clipping)
-    for row in (0, 1):
-        broken = x.copy()
-        broken[1, row] = bad
-        both = moved(kind, broken, y, clipping=clipping)
-        change = [b - a for a, b in zip(alone, both, strict=True)]
-        assert np.sqrt(sum((c**2).sum() for c in change)) <= 1.0
+    good, broken = np.full(TOKENS, 5), np.full(TOKENS, 7)
+    broken[:100] = bad
+    for steep in TARGETS, TARGETS[::-1]:  # whose gradient is far beyond the bound
+        alone = moved(kind, good[None].astype("int32"), steep[:1], clipping=clipping)
+        for order in (1, -1):  # the broken row after the good one, or before it
+            x = np.stack([good, broken][::order]).astype("int32")
+            both = moved(kind, x, steep[::order], clipping=clipping)
+            change = [b - a for a, b in zip(alone, both, strict=True)]
+            assert np.sqrt(sum((c**2).sum() for c in change)) <= 1.0
 
 
 @pytest.mark.parametrize("loss", ["mse", "hinge"])
