@@ -7,6 +7,7 @@ import tensorflow as tf
 
 from keras_gdp.clipping import BookkeepingEngine, Flat, LoopEngine
 from keras_gdp.clipping.contributions import lookup
+from keras_gdp.clipping.contributions.base import squares
 from keras_gdp.clipping.recording import plan_units
 from keras_gdp.errors import UnsupportedLayerError
 from keras_gdp.training.objective import model_objective
@@ -351,3 +352,12 @@ def test_other_dtypes(policy, seeded):
     for one, other in zip(results[0].gradients, results[1].gradients, strict=True):
         assert one.dtype == other.dtype
         np.testing.assert_allclose(other, one, atol=tolerance)
+
+
+@pytest.mark.parametrize("jit", [False, True])
+@pytest.mark.parametrize("entries", [1000, 2048, 4096, 2**16, 2**20])
+def test_norms_of_equal_entries_are_not_too_small(entries, jit):
+    norms = tf.function(lambda t: tf.sqrt(squares(t)), jit_compile=jit)
+    for value in np.random.default_rng(0).uniform(0.01, 1.0, 20).astype("float32"):
+        norm = float(norms(tf.fill((1, entries), value))[0])
+        assert norm / (np.sqrt(entries) * float(value)) - 1.0 > -1e-6 + 1e-7

@@ -137,7 +137,8 @@ def test_a_compiled_loss_is_checked_anew():
     trained = model(optimizer)
     trained.fit(poisson(2), verbose=0)
     trained.compile(optimizer, batchwise)
-    trained.fit(poisson(2), verbose=0)
+    with pytest.warns(UserWarning, match="couples the examples"):
+        trained.fit(poisson(2), verbose=0)
 
     class Remembering(keras.losses.Loss):
         def __init__(self):
