@@ -154,3 +154,10 @@ def test_noise_for_tiny_budgets_is_found():
     for factor, within in ((1.0, True), (1.0 - 1e-9, False)):
         run = ExactAccountant().compose(Gaussian(noise * factor), 10**9)
         assert (run.epsilon(1e-300) <= 1e-30) == within
+
+
+def test_history_of_anything_but_events_is_refused_by_its_place():
+    with pytest.raises(TypeError, match=r"history\[1\]=3"):
+        noise_multiplier_for(
+            1.0, 1e-5, sampling_probability=P, steps=100, history=[Gaussian(9.0), 3]
+        )
