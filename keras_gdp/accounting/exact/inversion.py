@@ -121,8 +121,8 @@ def _invert(
         at_zero: Log of a bound on that delta at epsilon 0.
 
     Returns:
-        Bounds on epsilon, and the relative error of delta there; infinity and what the
-        readings have shown if none is good at the target.
+        What the last reading says; bounds that the readings have shown, and no reading,
+        if none is good at the target.
     """
     epsilon, left, right = max(start, 0.0), 0.0, math.inf
     good, most, retreats = -1.0, math.inf, _RETREATS
