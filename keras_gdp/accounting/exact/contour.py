@@ -38,12 +38,12 @@ _TOLERANCE = 1e-13
 FEW_NODES, MOST_NODES = 600, 32000  # tried at first, and at last
 _LOOKS = (FEW_NODES, 1000, 2000, 4000, 8000, 16000, MOST_NODES)
 _MANY = 600  # nodes, and a quarter of the few
-_IMAGES = (1.03, 1.07, 1.15, 1.3, 1.6, 2.0, 2.7, 4.0)
+_IMAGES = (1.03, 1.08, 1.2, 1.45, 2.0, 3.0)
 _ABSCISSAS = (0.97, 0.93, 0.88, 0.8, 0.7, 0.6, 0.5, 0.4, 0.3)
 _DETOUR, _ASTRAY = 3.0, 25.0  # spacings, in what small jumps need
 _DISAGREE = 1e-6  # |exp K| is largest on the real axis
 _SPARE = 6.0  # logarithm of the accuracy that a smaller abscissa may cost,
-_AMPLIFIED = 3e-11  # and what rounding may become by it
+_AMPLIFIED = 1e-11  # and what rounding may become by it
 
 
 class ContourDoesNotConverge(Exception):
@@ -92,6 +92,8 @@ class Contour:
         self._partial = log_whole > -math.inf
         self._spare = max(log_whole - saddle.log_delta, 0.0)
         budget = math.log(_TOLERANCE) + saddle.log_delta + self._spare - 1.0
+        orders = [saddle.c * factor for factor in _IMAGES]
+        self._far = [(order, composition.real(order)[0]) for order in orders]
         lines = [self._line_at(saddle.c, saddle.epsilon, budget)]
         if most <= FEW_NODES and lines[0][0] * saddle.c > -_ASTRAY * budget:
             raise ContourDoesNotConverge
@@ -101,11 +103,13 @@ class Contour:
             least = lines[0][2] - saddle.c * saddle.epsilon
             spare = math.log(_AMPLIFIED / composition.rounding(saddle.c))
             for factor in _ABSCISSAS:
+                self._far.append(lines[-1][1:])  # right of the next one
                 line = self._line_at(factor * saddle.c, saddle.epsilon, budget)
                 if line[2] - line[1] * saddle.epsilon - least > min(spare, _SPARE):
                     break
                 lines.append(line)
-        spacing, c, self._k, self._far = min(lines)
+        spacing, c, self._k = min(lines)
+        self._far = [(order, k) for order, k in self._far if order > c]
         self._spacing = 1.1 * spacing  # room for a neighbouring epsilon
         self.saddle = saddle if c == saddle.c else saddle_at(composition, c, saddle)
         self._rounding = composition.rounding(c)
@@ -116,15 +120,14 @@ class Contour:
 
     def _line_at(
         self, c: float, epsilon: float, budget: float
-    ) -> tuple[float, float, float, list[tuple[float, float]]]:
-        """The spacing Y that pushes all images from c below exp(budget)."""
+    ) -> tuple[float, float, float]:
+        """The spacing Y that pushes all images from c below exp(budget); c and K."""
         k = self._composition.real(c)[0]
-        far = [(c * f, self._composition.real(c * f)[0]) for f in _IMAGES]
         right = min(
             (value - other * epsilon + log_kappa(other) - budget) / (other - c)
-            for other, value in far
+            for other, value in self._far
         )
-        return max((self._mass - budget) / c, right), c, k, far
+        return max((self._mass - budget) / c, right), c, k
 
     def _collect(self) -> None:
         """Evaluates the integrand in blocks until its remainder is negligible."""

@@ -37,30 +37,22 @@ _CURVE_ERROR = 1e-6  # relative, of delta: good enough to draw a curve with
 
 
 def delta_bounds(
-    composition: Composition,
-    epsilon: float,
-    known: float = 0.0,
-    rough: float | None = None,
+    composition: Composition, epsilon: float, known: float = 0.0
 ) -> Bounds:
-    """Bounds on one direction's delta, loose ones if it is surely at most `known`.
-
-    `rough` is about its logarithm, if the caller knows.
-    """
+    """Bounds on one direction's delta, loose ones if it is surely at most `known`."""
     infinite = composition.infinite_mass
     if infinite >= 1.0 or epsilon == math.inf or epsilon >= composition.max_loss:
         return infinite, infinite
     try:
         rest = max(0.0, known - infinite)  # of it for the finite losses
-        low, high = _log_delta_bounds(composition, epsilon, rest, rough)
+        low, high = _log_delta_bounds(composition, epsilon, rest)
     except OUT_OF_REACH:
         low, high = -math.inf, 0.0
     low, high = math.exp(min(low, 0.0)), math.exp(min(high, 0.0))
     return min(1.0, infinite + low), min(1.0, (infinite + high) * (1.0 + 1e-15))
 
 
-def _log_delta_bounds(
-    composition: Composition, epsilon: float, known: float, rough: float | None
-) -> Bounds:
+def _log_delta_bounds(composition: Composition, epsilon: float, known: float) -> Bounds:
     """Bounds on log delta of the finite losses."""
     if composition.steps == 1:
         return log_delta_of_one(composition.phases[0][0], epsilon)
@@ -70,8 +62,7 @@ def _log_delta_bounds(
     most = chernoff(composition, saddle.c, epsilon)
     if most < enough:
         return -math.inf, max(most, _LOG_LEAST)
-    rough = saddle.log_delta if rough is None else rough
-    if anchored := delta_from_anchor(composition, epsilon, rough):
+    if anchored := delta_from_anchor(composition, epsilon, saddle.log_delta):
         return anchored.interval
     reading = contour_at(composition, epsilon)
     found = (-math.inf, 0.0)

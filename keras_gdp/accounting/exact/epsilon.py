@@ -28,7 +28,7 @@ from keras_gdp.accounting.exact.saddle import (
 __all__ = ["epsilon_bounds"]
 
 _TIGHT = 1e-9  # relative, of epsilon: better is not looked for
-_NUDGES = 12
+_NUDGES = 24
 _NOT_THE_SAME = 1.001  # what is said of delta is then loose, and epsilon is not
 
 
@@ -85,9 +85,8 @@ def _confirmed(composition: Composition, epsilon: float, delta: float) -> float:
     if not 0.0 < epsilon < composition.max_loss:
         return epsilon
     fall = saddle_for_epsilon(composition, epsilon).c  # about, of log delta
-    rough = math.log(delta - composition.infinite_mass)
     for trial in range(_NUDGES):
-        said = delta_bounds(composition, epsilon, rough=rough)[1]
+        said = delta_bounds(composition, epsilon)[1]
         if not delta < said < _NOT_THE_SAME * delta:
             break
         move = 1.5 * 4.0**trial * math.log(said / delta) / fall

@@ -16,14 +16,16 @@ from keras_gdp.accounting.exact.privacy_loss import (
     laplace_mass,
     normal_mass,
 )
-from keras_gdp.accounting.exact.quadrature import Fading, panels, trapezoid
+from keras_gdp.accounting.exact.quadrature import Fading, looks, panels, trapezoid
 from keras_gdp.accounting.exact.waves import Array, ComplexArray
 
 __all__ = ["MixtureLoss"]
 
-_LOG_TINY = -90.0
+_LOG_TINY = -60.0
 _STEEP = 0.15  # increase of log L over the width of a fade
 _KEPT = 64  # variants of a loss without its far outcomes
+_UNSHIFTED = [(1.0, 0.0)]
+_MOST_EXPONENT, _MOST_RATIO = 700.0, 1e300  # beyond logarithms alone are finite
 _VARIATION = 801  # points at which the variation of a function is read
 
 
@@ -67,6 +69,7 @@ class MixtureLoss(QuadratureLoss):
         super().__init__()
         self._without: dict[float, MixtureLoss] = {}
         self._edges: dict[float, tuple[float, float]] = {}
+        self._supports: dict[float, tuple[float, float]] = {}
         self.fade = fade
         if fade is not None:
             lost_p, lost_q = (
@@ -126,30 +129,39 @@ class MixtureLoss(QuadratureLoss):
             return shift * (x - shift / 2.0)
         return np.abs(x) - np.abs(x - shift)
 
-    def _relative(
-        self, x: Array, parts: list[tuple[float, float]]
-    ) -> tuple[Array, Array]:
-        """Log of the mixture over noise(x), and the mixture's excess over it."""
-        if parts == [(1.0, 0.0)]:
-            return np.zeros(x.shape), np.zeros(x.shape)
-        logs, excess = [], np.zeros(x.shape)
+    def _excess(self, x: Array, parts: list[tuple[float, float]]) -> Array:
+        """A mixture over noise(x), less 1."""
+        excess = np.zeros(x.shape)
         for weight, shift in parts:
-            term = self._log_ratio_terms(x, shift)
-            logs.append(math.log(weight) + term)
             if shift != 0.0:
-                excess += weight * np.expm1(np.minimum(term, 300.0))
-        log_ratio = functools.reduce(np.logaddexp, logs)
-        return log_ratio, excess
+                term = self._log_ratio_terms(x, shift)
+                excess += weight * np.expm1(np.minimum(term, _MOST_EXPONENT))
+        return excess
+
+    def _log_relative(self, x: Array, parts: list[tuple[float, float]]) -> Array:
+        """Log of a mixture over noise(x)."""
+        logs = [math.log(w) + self._log_ratio_terms(x, shift) for w, shift in parts]
+        return functools.reduce(np.logaddexp, logs)
 
     def ratio(self, x: Array) -> tuple[Array, Array, Array]:
         """Log of Q's density over the noise's, dP/dQ - 1, and log dP/dQ."""
-        log_p, excess_p = self._relative(x, self.p)
-        log_q, excess_q = self._relative(x, self.q)
-        loss = log_p - log_q
+        excess_p, excess_q = self._excess(x, self.p), self._excess(x, self.q)
+        sides = (excess_p,) if self.q == _UNSHIFTED else (excess_p, excess_q)
+        least = min(float(side.min(initial=0.0)) for side in sides)
+        most = max(float(side.max(initial=0.0)) for side in sides)
+        if least > -0.5 and most < _MOST_RATIO:
+            log_p = np.log1p(excess_p)
+            if self.q == _UNSHIFTED:
+                return excess_q, excess_p, log_p
+            u, log_q = (excess_p - excess_q) / (1.0 + excess_q), np.log1p(excess_q)
+            loss = np.log1p(np.maximum(u, -0.9))
+            return log_q, u, np.where(np.abs(u) < 0.5, loss, log_p - log_q)
+        log_q = self._log_relative(x, self.q)
+        loss = self._log_relative(x, self.p) - log_q
         near = (np.abs(excess_p) < 0.5) & (np.abs(excess_q) < 0.5)
         u = np.where(near, (excess_p - excess_q) / (1.0 + excess_q), 0.0)
         loss = np.where(near, np.log1p(u), loss)
-        u = np.where(near, u, np.expm1(np.minimum(loss, 700.0)))
+        u = np.where(near, u, np.expm1(np.minimum(loss, _MOST_EXPONENT)))
         return np.where(near, np.log1p(excess_q), log_q), u, loss
 
     def loss(self, x: Array) -> Array:
@@ -205,18 +217,26 @@ class MixtureLoss(QuadratureLoss):
 
     def support(self, t: float) -> tuple[float, float]:
         """Where Q, or r^t Q, is not negligible."""
+        if t not in self._supports:
+            if len(self._supports) >= _KEPT:
+                self._supports.clear()
+            self._supports[t] = self._support(t)
+        return self._supports[t]
+
+    def _support(self, t: float) -> tuple[float, float]:
         low, high = self._b - 14.0, 14.0 + self.farthest(t)
         if self.fade is not None:
             low, high = min(low, self.fade.centre - 6.0), min(high, self.fade.end)
-        x = np.linspace(low, high, int(min(800.0 + 4.0 * (high - low), 1e6)))
+        x = looks(low, high, self._fades(), int(min(4.0 * (high - low), 1e6)))
         size, loss = self.log_size(x)
         # The larger the exponent the further right the mass.
         tilted = size + t * loss
         first = int(np.argmax(size > size.max() + _LOG_TINY))
         last = int(np.flatnonzero(tilted > tilted.max() + _LOG_TINY)[-1])
-        step = x[1] - x[0]
-        low, high = x[first] - step, x[last] + step
-        return low, high if self.fade is None else min(high, self.fade.end)
+        return float(x[max(first - 1, 0)]), float(x[min(last + 1, x.size - 1)])
+
+    def _fades(self) -> list[Fading]:
+        return [] if self.fade is None else [Fading(*self.fade, -1.0)]
 
     def _kinks(self) -> list[float]:
         """Where densities of Laplace noise have kinks."""
@@ -284,15 +304,15 @@ class MixtureLoss(QuadratureLoss):
             log_h = np.concatenate([log_h, [0.0, 0.0]])
         else:
             low, high = self.support(t)
-            fades = [] if self.fade is None else [Fading(*self.fade, -1.0)]
-            x, step = trapezoid(self, low, high, t, frequency, fades)
+            x, step = trapezoid(self, low, high, t, frequency, self._fades())
             x = x if self.fade is None else x[x <= self.fade.end]
             log_h = np.full(x.shape, math.log(step))
         log_q, u, loss = self.ratio(x)
         log_q += self.log_noise(x) + self.log_weight(x) + log_h
         cut = self.fade is not None and x[-1] > self.fade.end - 2.0 * step
         edge = (float(log_q[-1]), float(loss[-1])) if cut else None
-        return Nodes(log_q, u, loss, (self.lost[1], self.lost_more), edge=edge)
+        lost = self.lost[1], self.lost_more
+        return Nodes(log_q, u, loss, math.hypot(t, frequency), lost, edge=edge)
 
     # -- masses ------------------------------------------------------------------
 

@@ -100,6 +100,7 @@ class Nodes(Measure):
         log_q: Logarithms of the weights under Q.
         u: dP/dQ - 1 at the nodes.
         loss: log(dP/dQ) at the nodes.
+        largest_t: Exponents t are at most that large.
         lost: Mass under Q that the weights leave out, and by how much that under P
             exceeds it: E_Q[1 + t u] over the nodes would be 1 without that.
         atom: Mass of an atom of loss 0, which is no node.
@@ -111,6 +112,7 @@ class Nodes(Measure):
         log_q: Array,
         u: Array,
         loss: Array,
+        largest_t: float,
         lost: tuple[float, float] = (0.0, 0.0),
         atom: float = 0.0,
         edge: tuple[float, float] | None = None,
@@ -118,39 +120,34 @@ class Nodes(Measure):
         self._lost_q, self._lost_linear = lost
         self._atom = atom
         self._light = max(lost[0], sum(lost)) > 0.5  # K is far from 0 anyway
-        order = np.argsort(np.abs(u))
-        super().__init__(log_q[order], loss[order], edge)
-        u = u[order]
-        self._distance = np.abs(u)
-        self._q = np.exp(self._log_q)
-        far = np.exp(self._log_q + self._loss) - self._q
-        self._linear = np.where(np.abs(u) < 1.0, self._q * u, far)
-        # Row k - 2 holds E_Q[u^k] over the nodes before each position.
-        near = u[: np.searchsorted(self._distance, _SMALL_U, "right")]
-        powers = np.cumprod(np.broadcast_to(near, (_TERMS, near.size)), axis=0)
-        moments = np.cumsum(powers[1:] * self._q[: near.size], axis=1)
-        self._moments = np.hstack([np.zeros((_TERMS - 1, 1)), moments])
-        self._tail_q = np.cumsum(self._q[::-1])[::-1]
-        self._tail_linear = np.cumsum(self._linear[::-1])[::-1]
+        near = np.abs(u) <= min(_SMALL_U, _SMALL_TU / largest_t)
+        far = ~near
+        count = int(np.count_nonzero(near))
+        # The near nodes come first.
+        log_q = np.concatenate([log_q[near], log_q[far]])
+        super().__init__(log_q, np.concatenate([loss[near], loss[far]]), edge)
+        self._near = count
+        q, u = np.exp(log_q), np.concatenate([u[near], u[far]])
+        powers = np.cumprod(np.broadcast_to(u[:count], (_TERMS, count)), axis=0)
+        self._moments: list[float] = (powers[1:] @ q[:count]).tolist()  # from u^2 on
+        self._q, u = q[count:], u[count:]
+        large = np.exp(log_q[count:] + self._loss[count:]) - self._q
+        self._linear = np.where(np.abs(u) < 1.0, self._q * u, large)
+        self._rest = float(self._q.sum()), float(self._linear.sum())
 
-    def _split(self, largest_t: float) -> int:
-        """Position of the first node too large for the binomial series."""
-        bound = min(_SMALL_U, _SMALL_TU / max(largest_t, 1e-300))
-        return int(np.searchsorted(self._distance, bound, "right"))
-
-    def _series(self, t: ComplexArray, split: int) -> ComplexArray:
-        """E_Q[(1 + u)^t - 1 - t u] over the nodes before `split`."""
+    def _series(self, t: ComplexArray) -> ComplexArray:
+        """E_Q[(1 + u)^t - 1 - t u] over the near nodes."""
         binomial = t * (t - 1.0) / 2.0
-        total = binomial * self._moments[0, split]
-        for k in range(3, _TERMS + 1):
+        total = binomial * self._moments[0]
+        for k, moment in enumerate(self._moments[1:], 3):
             binomial = binomial * (t - (k - 1)) / k
-            total = total + binomial * self._moments[k - 2, split]
+            total = total + binomial * moment
         return np.asarray(total)
 
-    def _real_series(self, t: float, split: int) -> float:
+    def _real_series(self, t: float) -> float:
         """The same at one real t."""
         binomial, total = t, 0.0
-        for k, moment in enumerate(self._moments[:, split].tolist(), 2):
+        for k, moment in enumerate(self._moments, 2):
             binomial *= (t - (k - 1)) / k
             total += binomial * moment
         return total
@@ -163,20 +160,20 @@ class Nodes(Measure):
         t: ComplexArray = np.asarray(
             1.0 + c + 1j * step * np.arange(start, start + count), dtype=np.complex128
         )
-        split = self._split(float(np.abs(t[-1])))
-        excess = self._series(t, split) - (self._lost_q + t * self._lost_linear)
-        if split == self.size:
+        near = self._near
+        excess = self._series(t) - (self._lost_q + t * self._lost_linear)
+        if near == self.size:
             return log1p(excess)
-        loss = self._loss[split:]
-        exponent = self._log_q[split:] + (1.0 + c) * loss
+        loss = self._loss[near:]
+        exponent = self._log_q[near:] + (1.0 + c) * loss
         peak = float(exponent.max())
         top = peak if peak > 30.0 else 0.0
         self._check_edge(c, peak)
         total = wave_sums(np.exp(exponent - top), loss, step, start, count)
-        rest = self._tail_q[split] + t * self._tail_linear[split]
+        rest = self._rest[0] + t * self._rest[1]
         scale = math.exp(-top)
         excess = scale * (excess - rest) + total
-        return log1p(excess) if top == 0.0 else top + np.log(scale + excess)
+        return log1p(excess) if top == 0.0 else np.asarray(top + np.log(scale + excess))
 
     def _far(self, s: float) -> bool:
         """Whether K is far below 0, so that plain sums are better."""
@@ -199,12 +196,10 @@ class Nodes(Measure):
             mean, variance = share * mean, share * variance
         if self._light or not _LOW < value < _HIGH:
             return value, mean, variance
-        split = self._split(t)
-        excess = self._real_series(t, split)
-        excess -= self._lost_q + t * self._lost_linear
-        if split < self.size:
-            excess += math.exp(top) * float(weight[split:].sum())
-            excess -= self._tail_q[split] + t * self._tail_linear[split]
+        excess = self._real_series(t) - (self._lost_q + t * self._lost_linear)
+        if self._near < self.size:
+            excess += math.exp(top) * float(weight[self._near :].sum())
+            excess -= self._rest[0] + t * self._rest[1]
         return math.log1p(excess), mean, variance
 
     def rounding(self, s: float) -> float:
@@ -212,16 +207,14 @@ class Nodes(Measure):
         if self._far(s):
             return super().rounding(s)
         t = 1.0 + s
-        split = self._split(t)
         value = self.real(s)[0]
         lost = self._lost_q + t * abs(self._lost_linear)
         lost *= 16.0 * _UNIT * math.exp(-value)
-        if split == self.size:
+        if self._near == self.size:
             return lost + 4e-15 * abs(value)
-        loss = self._loss[split:]
-        log_q = self._log_q[split:]
+        loss, log_q = self._loss[self._near :], self._log_q[self._near :]
         size = np.exp(log_q + t * loss - value) * _operations(log_q, t * loss)
-        rest = self._q[split:] + t * np.abs(self._linear[split:])
+        rest = self._q + t * np.abs(self._linear)
         rest *= math.exp(-value) * _operations(log_q, 0.0 * loss)
         return _UNIT * float(size.sum() + rest.sum()) + lost + 4e-15 * abs(value)
 

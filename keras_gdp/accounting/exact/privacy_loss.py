@@ -175,7 +175,7 @@ class Quadrature(ABC):
 
     def nodes(self, t: float, frequency: float) -> Measure:
         """Nodes good for exponents up to t, frequencies up to `frequency`."""
-        power, rate = _bucket(t), _bucket(frequency)
+        power, rate = max(2, 2 * -(-_bucket(t) // 2)), _bucket(frequency)
         return _kept_nodes.get(
             (self, power, rate), lambda: self._build(2.0**power, 2.0**rate)
         )
@@ -297,7 +297,13 @@ def are_multiples(values: Array, unit: float) -> bool:
 
 
 def _bucket(value: float) -> int:
-    return max(0, math.ceil(math.log2(max(value, 1.0))))
+    """The exponent of the least power of two from 1 on that reaches a value."""
+    if value <= 1.0:
+        return 0
+    if not value < math.inf:
+        raise OverflowError
+    fraction, power = math.frexp(value)
+    return power - (fraction == 0.5)
 
 
 def normal_mass(points: Array) -> Array:

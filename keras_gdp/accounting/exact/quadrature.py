@@ -31,10 +31,10 @@ __all__ = [
 ]
 
 _PANEL, _PANEL_WEIGHT = np.polynomial.legendre.leggauss(20)
-_LOG_TINY = -90.0
+_LOG_TINY = -60.0
 _DIGITS = 50.0  # exp(-50): a tiny K keeps its relative accuracy
 _FLAT = 10.0  # widths from a fade's centre to where it is exp(-50)
-_FEW = 2000  # nodes that cost less than looking closer
+_FEW = 3000  # nodes that cost less than looking closer
 _MOST = (3e6, 3e5)  # nodes at low frequencies, and at higher ones
 _LOOKS = 250
 _EXPONENTS = 17
@@ -65,13 +65,13 @@ class Integrand(Protocol):
 
 def _least(t: float) -> float:
     """The least of the exponents that quadratures up to t are used for."""
-    return t / 2.0 if t > 1.0 else 0.0
+    return t / 4.0 if t > 4.0 else 0.0
 
 
 def alive(log_size: Array, loss: Array, t: float) -> Array:
     """Log of the weight over its largest, at the exponent where that is most.
 
-    Of those between t/2 and t: there quadratures for exponents up to t are used (see
+    Of those between t/4 and t: there quadratures for exponents up to t are used (see
     `Quadrature`). What matters in between need not matter at the ends.
     """
     s = np.linspace(_least(t), t, _EXPONENTS)
@@ -102,7 +102,7 @@ def trapezoid(
         integrand: What is summed.
         low: Where it begins to matter.
         high: Where it ends to matter.
-        t: Exponents are at most t and, beyond 1, at least t/2.
+        t: Exponents are at most t and, beyond 4, at least t/4.
         frequency: Largest imaginary part of an exponent.
         fades: What the integrand fades by.
         trim: Whether to leave out ends that matter at none of the exponents.
@@ -166,9 +166,9 @@ def _growth(
     return max(float(grown.max()), 0.0)
 
 
-def looks(low: float, high: float, fades: Sequence[Fading]) -> Array:
+def looks(low: float, high: float, fades: Sequence[Fading], more: int = 0) -> Array:
     """Points that show where a faded weight has its mass."""
-    x = [np.linspace(low, high, _LOOKS)]
+    x = [np.linspace(low, high, _LOOKS + more)]
     for centre, width, _ in fades:
         near = centre + width * np.linspace(-14.0, 14.0, 71)
         x.append(near[(near > low) & (near < high)])

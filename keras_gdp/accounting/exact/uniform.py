@@ -94,7 +94,8 @@ class UniformLoss(QuadratureLoss):
         edge = last if self._fade is not None else None
         log_q, u, loss = (np.concatenate(rows) for rows in zip(*sides, strict=True))
         lost = self.lost[1], self._pair.lost_more
-        return Nodes(log_q, u, loss, lost, self.atom, edge)
+        largest_t = math.hypot(t, frequency)
+        return Nodes(log_q, u, loss, largest_t, lost, self.atom, edge)
 
     def _oscillations(
         self, cuts: Array, t: float, frequency: float, sign: float
