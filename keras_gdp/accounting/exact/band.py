@@ -108,11 +108,11 @@ class Band:
         """A jump has no atoms."""
         return 0.0
 
-    def rounding(self, s: float) -> float:
-        """Rough size of the rounding error of K at real s."""
+    def rounding(self, s: float, frequency: float = 1.0) -> float:
+        """Rough size of the rounding error of K at s and up to a frequency."""
         _, _, rows = self._odds(s)
-        return self._body.rounding(s) + math.fsum(
-            weight * (jump.rounding(s) + loss.rounding(s))
+        return self._body.rounding(s, frequency) + math.fsum(
+            weight * (jump.rounding(s, frequency) + loss.rounding(s, frequency))
             for (weight, *_), (_, loss, jump) in zip(rows, self._jumps, strict=True)
         )
 

@@ -43,8 +43,8 @@ class Cumulant(Protocol):
     def lasting(self, c: float) -> float:
         """What |exp K| / exp K(c) stays above however far the line goes."""
 
-    def rounding(self, s: float) -> float:
-        """Rough size of the rounding error of K at real s."""
+    def rounding(self, s: float, frequency: float = 1.0) -> float:
+        """Rough size of the rounding error of K at s and up to a frequency."""
 
 
 class Composition:
@@ -115,9 +115,9 @@ class Composition:
             share *= loss.lasting(c) ** n
         return share
 
-    def rounding(self, s: float) -> float:
-        """Rough size of the rounding error of the total K at real s."""
-        return math.fsum(n * loss.rounding(s) for loss, n in self.phases)
+    def rounding(self, s: float, frequency: float = 1.0) -> float:
+        """Rough size of the rounding error of K at s and up to a frequency."""
+        return math.fsum(n * loss.rounding(s, frequency) for loss, n in self.phases)
 
     def real(self, s: float) -> tuple[float, float, float]:
         """K, K', K'' of the composition at real s."""

@@ -112,7 +112,6 @@ class Contour:
         self._far = [(order, k) for order, k in self._far if order > c]
         self._spacing = 1.1 * spacing  # room for a neighbouring epsilon
         self.saddle = saddle if c == saddle.c else saddle_at(composition, c, saddle)
-        self._rounding = composition.rounding(c)
         try:
             self._collect()
         except QuadratureTooLargeError:
@@ -172,6 +171,13 @@ class Contour:
         self._tau = np.concatenate(taus)
         self._terms = np.concatenate(values)
         self._terms[0] *= 0.5
+        self._sizes = float(np.abs(self._terms).sum())
+        # The first block has nodes of its own, and most of the sum.
+        first, last = (step * np.array([taus[0].size, self.size])).tolist()
+        share = float(np.abs(self._terms[: taus[0].size]).sum()) / self._sizes
+        self._rounding = share * composition.rounding(c, first)
+        if share < 1.0:
+            self._rounding += (1.0 - share) * composition.rounding(c, last)
 
     @property
     def size(self) -> int:
@@ -198,7 +204,7 @@ class Contour:
         unit = self._step / math.pi
         size = abs(math.log(total * unit)) if total * unit > 0.0 else 0.0
         rounding = 4e-16 * (8.0 + abs(scale) + size + abs(self._k) + abs(c * epsilon))
-        error = (rounding + self._rounding) * float(np.abs(self._terms).sum())
+        error = (rounding + self._rounding) * self._sizes
         error += self._remainder / self._step
         for image in (left, right):  # the further ones shrink geometrically
             error += 2.0 * math.exp(min(image - scale, 700.0)) / unit

@@ -25,7 +25,7 @@ _LOG_TINY = -60.0
 _STEEP = 0.15  # increase of log L over the width of a fade
 _KEPT = 64  # variants of a loss without its far outcomes
 _UNSHIFTED = [(1.0, 0.0)]
-_MOST_EXPONENT, _MOST_RATIO = 700.0, 1e300  # beyond logarithms alone are finite
+_MOST_EXPONENT = 700.0  # beyond, logarithms alone are finite
 _VARIATION = 801  # points at which the variation of a function is read
 
 
@@ -129,14 +129,18 @@ class MixtureLoss(QuadratureLoss):
             return shift * (x - shift / 2.0)
         return np.abs(x) - np.abs(x - shift)
 
-    def _excess(self, x: Array, parts: list[tuple[float, float]]) -> Array:
-        """A mixture over noise(x), less 1."""
-        excess = np.zeros(x.shape)
+    def _excess(self, x: Array, parts: list[tuple[float, float]]) -> tuple[Array, bool]:
+        """A mixture over noise(x) less 1, and whether log1p of it is accurate.
+
+        It is not where that is much below 1, or where exponentials are cut off.
+        """
+        excess, most = np.zeros(x.shape), 0.0
         for weight, shift in parts:
             if shift != 0.0:
                 term = self._log_ratio_terms(x, shift)
+                most = max(most, float(term.max(initial=0.0)))
                 excess += weight * np.expm1(np.minimum(term, _MOST_EXPONENT))
-        return excess
+        return excess, excess.min(initial=0.0) > -0.5 and most < _MOST_EXPONENT
 
     def _log_relative(self, x: Array, parts: list[tuple[float, float]]) -> Array:
         """Log of a mixture over noise(x)."""
@@ -145,11 +149,9 @@ class MixtureLoss(QuadratureLoss):
 
     def ratio(self, x: Array) -> tuple[Array, Array, Array]:
         """Log of Q's density over the noise's, dP/dQ - 1, and log dP/dQ."""
-        excess_p, excess_q = self._excess(x, self.p), self._excess(x, self.q)
-        sides = (excess_p,) if self.q == _UNSHIFTED else (excess_p, excess_q)
-        least = min(float(side.min(initial=0.0)) for side in sides)
-        most = max(float(side.max(initial=0.0)) for side in sides)
-        if least > -0.5 and most < _MOST_RATIO:
+        excess_p, accurate_p = self._excess(x, self.p)
+        excess_q, accurate_q = self._excess(x, self.q)
+        if accurate_p and accurate_q:
             log_p = np.log1p(excess_p)
             if self.q == _UNSHIFTED:
                 return excess_q, excess_p, log_p

@@ -70,8 +70,8 @@ class Loss(ABC):
         """
         return line.real - self.real(c)[0]
 
-    def rounding(self, s: float) -> float:
-        """Rough size of the rounding error of K(s)."""
+    def rounding(self, s: float, frequency: float = 1.0) -> float:
+        """Rough size of the rounding error of K at s and up to a frequency."""
         return 4e-16 * (abs(self.real(s)[0]) + abs(s * self.real(s)[1]))
 
     def without_far(self, threshold: float) -> "Loss":
@@ -175,7 +175,9 @@ class Quadrature(ABC):
 
     def nodes(self, t: float, frequency: float) -> Measure:
         """Nodes good for exponents up to t, frequencies up to `frequency`."""
-        power, rate = max(2, 2 * -(-_bucket(t) // 2)), _bucket(frequency)
+        power, rate = _bucket(t), _bucket(frequency)
+        if power > 2:  # smaller exponents suit large losses, whose nodes are many
+            power += power % 2
         return _kept_nodes.get(
             (self, power, rate), lambda: self._build(2.0**power, 2.0**rate)
         )
@@ -195,9 +197,9 @@ class Quadrature(ABC):
             self._real[s] = self.nodes(1.0 + s, 1.0).real(s)
         return self._real[s]
 
-    def rounding(self, s: float) -> float:
-        """Rough size of the rounding error of K(s)."""
-        return self.nodes(1.0 + s, 1.0).rounding(s)
+    def rounding(self, s: float, frequency: float = 1.0) -> float:
+        """Rough size of the rounding error of K at s and up to a frequency."""
+        return self.nodes(1.0 + s, frequency).rounding(s)
 
 
 class Jump(Quadrature):
@@ -268,13 +270,13 @@ class DiscreteLoss(Loss):
     def decay(self, c: float, tau: Array, line: ComplexArray) -> Array:
         return np.zeros(tau.size)
 
-    def rounding(self, s: float) -> float:
+    def rounding(self, s: float, frequency: float = 1.0) -> float:
         # K is the log of a sum near 1 whose terms are off by units of 1, however
         # small K itself is.
         exponent = s * self._loss
         weight = self._p * np.exp(exponent - self.real(s)[0])
         size = 4.0 + np.abs(np.log(self._p)) + 2.0 * np.abs(exponent)
-        return 1.2e-16 * float(weight @ size) + super().rounding(s)
+        return 1.2e-16 * float(weight @ size) + super().rounding(s, frequency)
 
     def largest(self, tilt: float) -> float:
         return self.max_loss

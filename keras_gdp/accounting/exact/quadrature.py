@@ -65,7 +65,7 @@ class Integrand(Protocol):
 
 def _least(t: float) -> float:
     """The least of the exponents that quadratures up to t are used for."""
-    return t / 4.0 if t > 4.0 else 0.0
+    return t / 4.0 if t > 1.0 else 0.0
 
 
 def alive(log_size: Array, loss: Array, t: float) -> Array:
@@ -102,7 +102,7 @@ def trapezoid(
         integrand: What is summed.
         low: Where it begins to matter.
         high: Where it ends to matter.
-        t: Exponents are at most t and, beyond 4, at least t/4.
+        t: Exponents are at most t and, beyond 1, at least t/4.
         frequency: Largest imaginary part of an exponent.
         fades: What the integrand fades by.
         trim: Whether to leave out ends that matter at none of the exponents.
