@@ -3,7 +3,7 @@
 ```
 PrivacyError
 ├── UnclippedGradientsError   gradients without clipping and noise reach an optimizer
-├── UnsupportedLayerError     a layer mixes examples or writes state from the data
+├── UnsupportedLayerError     a layer or loss mixes examples, or state stores data
 ├── BudgetExceededError       no further private step fits into the budget
 ├── SamplingMismatchError     the data is not drawn the way the accounting assumes
 ├── LedgerError               the record of past steps is missing or contradictory
@@ -33,7 +33,7 @@ class UnclippedGradientsError(PrivacyError):
 
 
 class UnsupportedLayerError(PrivacyError):
-    """A layer couples the examples of a batch or stores data without noise."""
+    """A layer or loss couples the examples of a batch, or stores data without noise."""
 
 
 class BudgetExceededError(PrivacyError):

@@ -7,7 +7,7 @@ from keras_gdp.clipping.objective import leaves_of, with_leaves
 from keras_gdp.clipping.state import written_state
 from keras_gdp.errors import UnsupportedLayerError
 from keras_gdp.training import _keras
-from keras_gdp.training.coupled_loss import warn_of_coupled_loss
+from keras_gdp.training.coupled_loss import validate_loss
 
 __all__ = [
     "checked_engine",
@@ -50,7 +50,7 @@ def checked_engine(
         validate_variables(model)
     validate_state(objective, row_specs, model, outputs)
     if outputs is not None:
-        warn_of_coupled_loss(model, row_specs)
+        validate_loss(model, row_specs)
     return choose_engine(
         optimizer.engine_name,
         strategy or optimizer.strategy,

@@ -100,21 +100,38 @@ def soft(y_true, y_pred):
     return square * keras.ops.mean(keras.ops.abs(y_pred))
 
 
-def trained(loss, targets=3):
-    model = keras.Sequential(
-        [keras.Input((5,)), keras.layers.Dense(3), keras.layers.Softmax()]
+def trained(loss, targets=3, clipping="auto", dtype="float32"):
+    layers = keras.layers.Dense(3, dtype=dtype), keras.layers.Softmax(dtype=dtype)
+    model = keras.Sequential([keras.Input((5,)), *layers])
+    optimizer = gdp.DPSGD(
+        1.0, l2_norm_clip=1.0, noise_multiplier=0.0, batch_size=4, clipping=clipping
     )
-    optimizer = gdp.DPSGD(1.0, l2_norm_clip=1.0, noise_multiplier=0.0, batch_size=4)
     model.compile(optimizer, loss=loss)
     y = np.eye(3, dtype="float32")[[0, 1, 2, 0]]
     y = y if targets == 3 else np.array([0, 1, 2, 0])
     model.train_on_batch(np.ones((4, 5), "float32"), y)
 
 
+@pytest.mark.parametrize("clipping", ["auto", "reweight", "vectorized", "loop"])
 @pytest.mark.parametrize("loss", [contrastive, soft, keras.losses.Dice()])
-def test_losses_that_couple_examples_are_told(loss):
-    with pytest.warns(UserWarning, match="couples the examples"):
-        trained(loss)
+def test_losses_that_couple_examples_are_refused(loss, clipping):
+    with pytest.raises(gdp.UnsupportedLayerError, match="loss couples the examples"):
+        trained(loss, clipping=clipping)
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16", "float64"])
+@pytest.mark.parametrize("loss", [contrastive, "mse", "categorical_crossentropy"])
+def test_losses_of_other_types_are_told_apart(loss, dtype):
+    if loss is contrastive:
+        with pytest.raises(gdp.UnsupportedLayerError):
+            trained(loss, dtype=dtype)
+    else:
+        trained(loss, dtype=dtype)
+
+
+def noisy(y_true, y_pred):
+    noise = keras.random.normal(keras.ops.shape(y_pred))
+    return keras.ops.mean(keras.ops.square(y_true - y_pred + noise), axis=-1)
 
 
 @pytest.mark.parametrize(
@@ -128,7 +145,9 @@ def test_losses_that_couple_examples_are_told(loss):
         "cosine_similarity",
         keras.losses.CategoricalFocalCrossentropy(label_smoothing=0.1),
         keras.losses.Huber(reduction="sum"),
+        keras.losses.Dice(axis=1),
         lambda y, p: keras.ops.mean(keras.ops.abs(y - p), axis=-1),
+        noisy,
     ],
 )
 def test_sums_over_examples_are_not(loss):

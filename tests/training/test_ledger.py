@@ -137,7 +137,7 @@ def test_a_compiled_loss_is_checked_anew():
     trained = model(optimizer)
     trained.fit(poisson(2), verbose=0)
     trained.compile(optimizer, batchwise)
-    with pytest.warns(UserWarning, match="couples the examples"):
+    with pytest.raises(gdp.UnsupportedLayerError, match="couples the examples"):
         trained.fit(poisson(2), verbose=0)
 
     class Remembering(keras.losses.Loss):
