@@ -4,7 +4,6 @@ import keras
 import tensorflow as tf
 
 from keras_gdp.clipping.contributions.base import weigh
-from keras_gdp.clipping.objective import num_rows
 from keras_gdp.clipping.recording import refuse_outside
 from keras_gdp.clipping.vectorize import quiet
 from keras_gdp.training import _keras
@@ -40,7 +39,8 @@ def losses_at_once(model, rows):
 
     Args:
         model: The compiled model, without weight regularisers.
-        rows: Tuple `(x, y, y_pred, sample_weight)`.
+        rows: Tuple `(x, y, y_pred, sample_weight)`, of as many rows each (see
+            `same_rows`): a tensor of one would be broadcast.
 
     Returns:
         Tensor of shape (rows,), or `None`.
@@ -54,8 +54,6 @@ def losses_at_once(model, rows):
         or not (sample_weight is None or _is_matrix(sample_weight, rank=1))
     ):
         return None
-    count = num_rows((x, y))
-    y, sample_weight = (_of_rows(tensor, count) for tensor in (y, sample_weight))
     reduction, loss.reduction = loss.reduction, "none"
     try:
         losses = _keras.compute_loss(model, x, y, y_pred, sample_weight)
@@ -82,14 +80,6 @@ def _is_matrix(tensor, rank=2):
         and None not in tensor.shape[1:]
         and _keras.keras_mask(tensor) is None
     )
-
-
-def _of_rows(tensor, count):
-    """Has the step fail for fewer rows, which broadcasting would share among all."""
-    if tensor is None or tensor.shape[0] == count:
-        return tensor
-    # TensorFlow would optimise a reshape away, and the failure with it.
-    return tf.gather(tensor, tf.range(count))
 
 
 def losses_row_by_row(row_loss, rows, trained, scale):

@@ -265,18 +265,6 @@ def test_losses_that_might_couple_rows_are_taken_row_by_row(loss, y, options):
     assert losses_at_once(*predictions(loss, y, **options)) is None
 
 
-def test_targets_for_another_number_of_rows_are_not_broadcast():
-    model, (x, y, _, _) = predictions("mse", SHARES)
-
-    @tf.function(input_signature=[tf.TensorSpec([None, 4])] * 2)
-    def losses(x, y):
-        return losses_at_once(model, (x, y, model(x), None))
-
-    assert losses(x, y).shape == (ROWS,)
-    with pytest.raises(tf.errors.InvalidArgumentError):
-        losses(x, y[:1])
-
-
 def test_losses_at_once_leave_the_reduction_and_regularizers_alone():
     inputs = keras.Input((4,))
     loss = K.MeanSquaredError()
