@@ -4,6 +4,7 @@ import math
 
 import numpy as np
 import pytest
+from mpmath import mp, mpf
 
 from keras_gdp.accounting import (
     ApproximateDP,
@@ -90,7 +91,7 @@ def test_what_matters_at_any_exponent_is_alive():
     size, loss = -x * x / 2, np.logaddexp(-5.0, 3.0 * (x - 4.0))
     for t in (1.0, 4.0, 16.0):
         found = alive(size, loss, t)
-        for s in np.linspace(t / 2 if t > 1 else 0.0, t, 101):
+        for s in np.linspace(t / 4 if t > 1 else 0.0, t, 101):
             tilted = size + s * loss
             assert (found >= tilted - tilted.max() - 1e-9).all()
         assert found.min() < -50.0
@@ -146,3 +147,95 @@ def test_a_poor_contour_bounds_nothing():
     run.compose(SampledGaussian(16.339992380644368, 0.3174374927177662), 2)
     low, high = run.delta_bounds(0.535944)
     assert low <= 6.8908e-58 <= high < 6.8918e-58
+
+
+def mixtures(event, relation):
+    """P and Q over noise(x), in 60 digits, as functions of x."""
+    p, a = mpf(event.sampling_probability), 1 / mpf(event.noise_multiplier)
+
+    def shifted(x, shift):
+        return (1 - p) + p * mp.exp(shift * (x - shift / 2))
+
+    return {
+        "added": (lambda x: shifted(x, a), lambda x: mpf(1)),
+        "removed": (lambda x: mpf(1), lambda x: shifted(x, -a)),
+        "replaced": (lambda x: shifted(x, a), lambda x: shifted(x, -a)),
+    }[relation]
+
+
+def loss_of(event, relation):
+    kind = "replace_one" if relation == "replaced" else "add_remove"
+    pair = dominating_pair(event, kind, 1)
+    return pair.reverse if relation == "removed" else pair.forward
+
+
+@pytest.mark.parametrize("relation", ["added", "removed", "replaced"])
+@pytest.mark.parametrize("p", [1e-9, 0.01, 0.7, 1 - 1e-9])
+@pytest.mark.parametrize("noise", [0.04, 1.0, 300.0])
+def test_likelihood_ratios_are_accurate_at_any_size(relation, p, noise):
+    event = SampledGaussian(noise, p)
+    x = np.linspace(-60.0, 60.0, 61)  # with all but the largest in one array, and not
+    top, bottom = mixtures(event, relation)
+    with mp.workdps(60):
+        ratios = [top(mpf(y)) / bottom(mpf(y)) for y in x.tolist()]
+        exact = np.array([float(mp.log(r)) for r in ratios])
+        excess = np.array([float(r - 1) if r < 1e304 else math.inf for r in ratios])
+    for inside in (exact > -math.inf, np.abs(exact) < 600.0, np.abs(exact) < 0.1):
+        _, u, loss = loss_of(event, relation).ratio(x[inside])
+        size = np.abs(x[inside]) / noise + noise**-2.0 + 1.0
+        assert (np.abs(loss - exact[inside]) <= 1e-15 * size + 1e-14 * abs(loss)).all()
+        known = inside & (exact < 690.0)
+        error = np.abs(u[known[inside]] - excess[known]) / (1 + np.abs(excess[known]))
+        assert (error <= 1e-13 * size[known[inside]]).all()
+
+
+@pytest.mark.parametrize("p", [1e-9, 0.01, 0.999])
+@pytest.mark.parametrize("noise", [0.05, 1.0, 100.0])
+def test_outcomes_of_a_loss_under_replacement(p, noise):
+    loss = loss_of(SampledGaussian(noise, p), "replaced")
+    x = np.linspace(-9.0, 9.0, 19)
+    found, miss = loss.locate(loss.loss(x))
+    moved = np.abs(loss.loss(found) - loss.loss(x))
+    assert (moved <= 1e-15 * (np.abs(x) / noise + noise**-2.0 + 1.0)).all()
+    assert miss <= 1e-12
+    edges = np.array([-1e-12, 0.0, 1e-12, 800.0])
+    near = loss.locate(edges)[0]
+    assert near[1] == 0.0
+    assert near[2] == -near[0] > 0.0
+    assert near[3] > 0.0
+
+
+@pytest.mark.parametrize(
+    ("relation", "p", "noise", "c", "step", "count"),
+    [
+        ("added", 0.01, 1.0, 15.5, 2.0, 40),
+        ("added", 1e-5, 8.0, 60.0, 300.0, 24),
+        ("removed", 0.2, 0.7, 3.2, 0.5, 64),
+        ("replaced", 0.003, 0.4, 2.5, 0.3, 200),
+        ("replaced", 0.01, 3.0, 200.0, 30.0, 40),
+    ],
+)
+def test_lines_are_as_accurate_as_they_claim(relation, p, noise, c, step, count):
+    event = SampledGaussian(noise, p)
+    loss = loss_of(event, relation)
+    top, bottom = mixtures(event, relation)
+    line = loss.line(c, step, 0, count)
+    claimed = loss.rounding(c, step * count)
+    assert claimed < 1e-14 * max(1.0, abs(line[0]))
+    mode = (1 + c) / noise if relation != "removed" else 0.0
+    with mp.workdps(40):
+        # Trapezoid sums of analytic functions: twice as fine, and twice as far.
+        nodes = [mpf(-30) + mpf(k) / 64 for k in range(64 * int(60 + mode))]
+        rows = []
+        for x in nodes:
+            q = mp.npdf(x) * bottom(x)
+            rows.append((q, mp.log(top(x) / bottom(x))))
+        for k in (0, count // 2, count - 1):
+            t = 1 + mp.mpc(c, step * k)
+            # The mass and the mean of the ratio are known: they are left out.
+            total = mp.fsum(q * (mp.exp(t * x) - 1 - t * mp.expm1(x)) for q, x in rows)
+            exact = mp.log(1 + total / 64)
+            error = complex(exact - mp.mpc(line[k]))
+            error -= 2j * math.pi * round(error.imag / (2 * math.pi))
+            largest = float(abs(mp.exp(exact - line[0].real)))
+            assert abs(error) * largest <= claimed + 2.0**-49 * abs(line[k] - line[0])

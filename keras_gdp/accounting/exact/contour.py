@@ -41,6 +41,7 @@ _MANY = 600  # nodes, and a quarter of the few
 _IMAGES = (1.03, 1.08, 1.2, 1.45, 2.0, 3.0)
 _ABSCISSAS = (0.97, 0.93, 0.88, 0.8, 0.7, 0.6, 0.5, 0.4, 0.3)
 _DETOUR, _ASTRAY = 3.0, 25.0  # spacings, in what small jumps need
+_UNIT, _TURNED = 2.0**-53, 16.0  # rounding of what K differs by along the line
 _DISAGREE = 1e-6  # |exp K| is largest on the real axis
 _SPARE = 6.0  # logarithm of the accuracy that a smaller abscissa may cost,
 _AMPLIFIED = 1e-11  # and what rounding may become by it
@@ -137,7 +138,7 @@ class Contour:
             raise ContourDoesNotConverge
         start, size = 0, min(max(int(guess), 24), 256)
         early = min(_MANY, self._most // 4)
-        taus, values = [], []
+        taus, values, turns = [], [], []
         floor = _TOLERANCE * math.exp(self._spare)
         floor /= math.sqrt(self.saddle.curvature) * c * (c + 1.0)
         least = 2.0 * composition.lasting(c) / (step * self._most)
@@ -147,10 +148,12 @@ class Contour:
             tau = step * np.arange(start, start + size)
             s = c + 1j * tau
             cumulants, decay = composition.line(c, step, start, size)
-            if cumulants.real.max() > self._k + _DISAGREE:
+            cumulants -= self._k
+            if cumulants.real.max() > _DISAGREE:
                 raise ContourDoesNotConverge  # beyond what the quadrature can do
             taus.append(tau)
-            values.append(np.exp(cumulants - self._k) / (s * (s + 1.0)))
+            turns.append(np.abs(cumulants))
+            values.append(np.exp(cumulants) / (s * (s + 1.0)))
             # int_tau^inf |..| <= sup of the decay * int 1/|s|^2 <= decay / tau.
             remainder = 2.0 * float(decay[-max(4, size // 4) :].max()) / float(tau[-1])
             if remainder <= floor:
@@ -171,11 +174,15 @@ class Contour:
         self._tau = np.concatenate(taus)
         self._terms = np.concatenate(values)
         self._terms[0] *= 0.5
-        self._sizes = float(np.abs(self._terms).sum())
+        weights = np.abs(self._terms)
+        self._sizes = float(weights.sum())
+        weights /= self._sizes
+        self._turn = float(weights @ self._tau)
+        self._rounding = _TURNED * _UNIT * float(weights @ np.concatenate(turns))
         # The first block has nodes of its own, and most of the sum.
         first, last = (step * np.array([taus[0].size, self.size])).tolist()
-        share = float(np.abs(self._terms[: taus[0].size]).sum()) / self._sizes
-        self._rounding = share * composition.rounding(c, first)
+        share = float(weights[: taus[0].size].sum())
+        self._rounding += share * composition.rounding(c, first)
         if share < 1.0:
             self._rounding += (1.0 - share) * composition.rounding(c, last)
 
@@ -203,7 +210,8 @@ class Contour:
         left = self._mass - c * self._spacing
         unit = self._step / math.pi
         size = abs(math.log(total * unit)) if total * unit > 0.0 else 0.0
-        rounding = 4e-16 * (8.0 + abs(scale) + size + abs(self._k) + abs(c * epsilon))
+        rounding = 8.0 + abs(scale) + size + abs(self._k) + abs(c * epsilon)
+        rounding = _UNIT * (4.0 * rounding + self._turn * abs(epsilon))
         error = (rounding + self._rounding) * self._sizes
         error += self._remainder / self._step
         for image in (left, right):  # the further ones shrink geometrically

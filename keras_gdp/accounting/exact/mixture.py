@@ -161,10 +161,11 @@ class MixtureLoss(QuadratureLoss):
         log_q = self._log_relative(x, self.q)
         loss = self._log_relative(x, self.p) - log_q
         near = (np.abs(excess_p) < 0.5) & (np.abs(excess_q) < 0.5)
-        u = np.where(near, (excess_p - excess_q) / (1.0 + excess_q), 0.0)
+        apart, zero = excess_p - excess_q, np.zeros(x.shape)
+        u = np.divide(apart, 1.0 + excess_q, out=zero, where=near)
         loss = np.where(near, np.log1p(u), loss)
         u = np.where(near, u, np.expm1(np.minimum(loss, _MOST_EXPONENT)))
-        return np.where(near, np.log1p(excess_q), log_q), u, loss
+        return np.log1p(excess_q, out=log_q, where=near), u, loss
 
     def loss(self, x: Array) -> Array:
         """Log dP/dQ at x."""
