@@ -42,6 +42,7 @@ _IMAGES = (1.03, 1.08, 1.2, 1.45, 2.0, 3.0)
 _ABSCISSAS = (0.97, 0.93, 0.88, 0.8, 0.7, 0.6, 0.5, 0.4, 0.3)
 _DETOUR, _ASTRAY = 3.0, 25.0  # spacings, in what small jumps need
 _UNIT, _TURNED = 2.0**-53, 16.0  # rounding of what K differs by along the line
+_SAFETY = 2.0  # in the rounding that losses tell of
 _DISAGREE = 1e-6  # |exp K| is largest on the real axis
 _SPARE = 6.0  # logarithm of the accuracy that a smaller abscissa may cost,
 _AMPLIFIED = 1e-11  # and what rounding may become by it
@@ -182,9 +183,9 @@ class Contour:
         # The first block has nodes of its own, and most of the sum.
         first, last = (step * np.array([taus[0].size, self.size])).tolist()
         share = float(weights[: taus[0].size].sum())
-        self._rounding += share * composition.rounding(c, first)
+        self._rounding += share * _SAFETY * composition.rounding(c, first)
         if share < 1.0:
-            self._rounding += (1.0 - share) * composition.rounding(c, last)
+            self._rounding += (1.0 - share) * _SAFETY * composition.rounding(c, last)
 
     @property
     def size(self) -> int:
