@@ -4,6 +4,7 @@ import math
 
 import mpmath
 import pytest
+from mpmath import mp, mpf
 
 from keras_gdp.accounting import (
     Composed,
@@ -16,6 +17,7 @@ from keras_gdp.accounting import (
     UniformSampledGaussian,
 )
 from keras_gdp.accounting.exact.contour import ContourDoesNotConverge
+from keras_gdp.accounting.exact.pairs import dominating_pair
 from keras_gdp.accounting.exact.readings import Grids, jumps_at
 
 
@@ -175,3 +177,70 @@ def test_rounding_of_many_randomized_responses_is_counted():
         truth = mpmath.log(top * odds**s + other * odds**-s + 3 * other)
         assert abs(loss.real(order)[0] - truth) <= loss.rounding(order)
         assert loss.rounding(order) < 1e-15
+
+
+def drawn(noise, p, steps, epsilon):
+    """Delta as a mixture over how often the record was drawn, for tiny noise.
+
+    Drawn, a release loses log p + a x - a^2/2, and else log(1 - p), but for a share of
+    about exp(-a^2/8) of the outcomes.
+    """
+    a, total = 1 / mpf(noise), mpf(0)
+    p, epsilon = mpf(p), mpf(epsilon)
+    for k in range(1, steps + 1):
+        mean = k * (mp.log(p) + a * a / 2) + (steps - k) * mp.log(1 - p)
+        spread = mp.sqrt(k) * a
+        share = mp.binomial(steps, k) * p**k * (1 - p) ** (steps - k)
+        low = mp.exp(epsilon - mean + spread**2 / 2)
+        total += share * (
+            mp.ncdf((mean - epsilon) / spread)
+            - low * mp.ncdf((mean - spread**2 - epsilon) / spread)
+        )
+    return total
+
+
+@pytest.mark.parametrize(
+    ("noise", "p", "steps", "delta"),
+    [
+        (0.02, 0.1, 100, 1e-5),
+        (0.03, 0.1, 100, 1e-5),
+        (0.04, 0.1, 100, 1e-5),
+        (0.05, 0.1, 50, 1e-20),
+        (0.05, 0.3, 50, 1e-5),
+        (0.02, 0.3, 100, 1e-5),
+        (0.07, 0.1, 100, 1e-20),
+    ],
+)
+def test_transforms_that_come_back_are_followed(noise, p, steps, delta):
+    # They fall far down where jumps of one size are out of phase, and rise again.
+    run = exact(SampledGaussian(noise, p), steps)
+    low, high = run.epsilon_bounds(delta)
+    with mp.workdps(40):
+        assert drawn(noise, p, steps, high) <= delta * (1 + 1e-12)
+        assert drawn(noise, p, steps, low) >= delta * (1 - 1e-7)
+    assert high - low <= 2e-5 * high
+
+
+@pytest.mark.parametrize(
+    ("noise", "p", "group", "order", "truth"),
+    [(5.0, 0.999999999, 1, 254.9, 5149.733), (2.0, 0.999999999, 2, 14.999, 479.683)],
+)
+def test_the_mode_of_large_orders_is_found_where_both_are_shifted(
+    noise, p, group, order, truth
+):
+    loss = dominating_pair(SampledGaussian(noise, p), "replace_one", group).forward
+    assert loss.real(order)[0] == pytest.approx(truth, abs=1e-3)
+
+
+def test_tiny_cumulants_are_not_cut_off():
+    # K is about s (s + 1)/2 p^2 (exp(a^2) - 1).
+    loss = dominating_pair(SampledGaussian(1 / 3, 1e-12), "add_remove", 1).forward
+    with mp.workdps(40):
+        t, a, p = mpf(1.9999), mpf(1 / (1 / 3)), mpf(1e-12)
+
+        def integrand(x):
+            u = p * mp.expm1(a * x - a * a / 2)
+            return mp.npdf(x) * ((1 + u) ** t - 1 - t * u)
+
+        exact_value = mp.log1p(mp.quad(integrand, range(-12, 25)))
+    assert loss.real(0.9999)[0] == pytest.approx(float(exact_value), rel=1e-13)

@@ -39,6 +39,7 @@ class Band:
             (n, loss, jump) for n, loss, jump in self._phases if jump is not None
         ]
         self.largest_order = body.largest_order
+        self.settled = max(body.settled, *(jump.settled for _, _, jump in self._jumps))
 
     def _odds(self, s: float) -> tuple[float, float, list[tuple[float, ...]]]:
         """Log expm1 of the sum of n log1p(odds), and that sum.

@@ -27,6 +27,7 @@ class Cumulant(Protocol):
     """K(s), log of the integral of exp(s L) over a measure of mass 1 at most."""
 
     largest_order: float
+    settled: float  # frequency from which on |exp K| no longer comes back
 
     @property
     def smooth(self) -> bool:
@@ -62,6 +63,7 @@ class Composition:
         order = _ORDER if all(loss.smooth for loss, _ in phases) else _ORDER_OF_ATOMS
         orders = [loss.largest_order for loss, _ in phases]
         self.largest_order = min([order, *orders]) / 5.0
+        self.settled = max(loss.settled for loss, _ in phases)
         # 1 - prod (1 - P(L_i = inf)): this delta remains at every epsilon.
         log_finite = math.fsum(
             n * math.log1p(-loss.infinite_mass) if loss.infinite_mass < 1 else -math.inf

@@ -37,6 +37,7 @@ _POOR_ERROR = 1e-2
 _TOLERANCE = 1e-13
 FEW_NODES, MOST_NODES = 600, 32000  # tried at first, and at last
 _LOOKS = (FEW_NODES, 1000, 2000, 4000, 8000, 16000, MOST_NODES)
+_BETWEEN = 1.5  # how much larger it may be between two looks
 _MANY = 600  # nodes, and a quarter of the few
 _IMAGES = (1.03, 1.08, 1.2, 1.45, 2.0, 3.0)
 _ABSCISSAS = (0.97, 0.93, 0.88, 0.8, 0.7, 0.6, 0.5, 0.4, 0.3)
@@ -156,7 +157,10 @@ class Contour:
             turns.append(np.abs(cumulants))
             values.append(np.exp(cumulants) / (s * (s + 1.0)))
             # int_tau^inf |..| <= sup of the decay * int 1/|s|^2 <= decay / tau.
-            remainder = 2.0 * float(decay[-max(4, size // 4) :].max()) / float(tau[-1])
+            largest = float(decay[-max(4, size // 4) :].max())
+            if 2.0 * largest / float(tau[-1]) <= floor:
+                largest = max(largest, self._returning(float(tau[-1])))
+            remainder = 2.0 * largest / float(tau[-1])
             if remainder <= floor:
                 break
             if start <= early < start + size:  # before the many: will it ever end?
@@ -186,6 +190,24 @@ class Contour:
         self._rounding += share * _SAFETY * composition.rounding(c, first)
         if share < 1.0:
             self._rounding += (1.0 - share) * _SAFETY * composition.rounding(c, last)
+
+    def _returning(self, tau: float) -> float:
+        """What |exp K| / exp K(c) comes back to beyond a frequency.
+
+        Where jumps of about one size make up the loss, |exp K| falls far down and rises
+        again, at about 2 pi over that size, until their spread makes an end of it. The
+        peaks are not narrower than the one at frequency 0.
+        """
+        composition, c = self._composition, self.saddle.c
+        step = 1.0 / math.sqrt(composition.real(c)[2])
+        start = int(tau / step) + 1
+        count = math.ceil(composition.settled / step) + 1 - start
+        if count <= 0:
+            return 0.0
+        if count > self._most:
+            raise ContourDoesNotConverge
+        _, decay = composition.line(c, step, start, count)
+        return _BETWEEN * float(decay.max())
 
     @property
     def size(self) -> int:

@@ -20,10 +20,11 @@ from keras_gdp.accounting.exact.waves import Array, ComplexArray
 if TYPE_CHECKING:
     from keras_gdp.accounting.exact.mixture import MixtureLoss
 
-__all__ = ["Fade", "FarOutcomes"]
+__all__ = ["Fade", "FarOutcomes", "settled"]
 
 _NEIGHBOURS = 0.0025  # squared distance, in widths and in slopes of log Phi
 _ENDS = 14.0  # widths after which a fade is over
+_SPREADS = 10.0  # exp(-50)
 
 
 class Fade(NamedTuple):
@@ -61,6 +62,19 @@ class Fade(NamedTuple):
         ends = np.sort([0.0, shift]) - self.centre
         mass = normal_mass(ends / math.hypot(1.0, self.width))
         return math.copysign(float(mass[0]), shift)
+
+
+def settled(slope: float, *fades: Fade | None) -> float:
+    """Frequency from which on the transform of jumps is negligible.
+
+    Their losses are spread by the noise, or by where a fade cuts them off.
+
+    Args:
+        slope: Of the loss, where there are jumps.
+        fades: At which jumps may pile up.
+    """
+    widths = [fade.width for fade in fades if fade is not None]
+    return _SPREADS / (slope * min([1.0, *widths]))
 
 
 def _log_between(x: Array, begin: Fade, end: Fade) -> Array:
@@ -102,6 +116,7 @@ class FarOutcomes(Jump):
         self._pair, self._begin, self._end = pair, begin, end
         self._below: dict[float, FarOutcomes] = {}
         self.width = pair.width
+        self.settled = settled(pair.slope_of_jumps, begin, end)
 
     def below(self, threshold: float) -> "FarOutcomes":
         if threshold not in self._below:

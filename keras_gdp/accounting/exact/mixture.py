@@ -8,7 +8,7 @@ import math
 import numpy as np
 
 from keras_gdp.accounting.exact.inverse import closed_form, search
-from keras_gdp.accounting.exact.jumps import Fade, FarOutcomes
+from keras_gdp.accounting.exact.jumps import Fade, FarOutcomes, settled
 from keras_gdp.accounting.exact.moments import Nodes, QuadratureTooLargeError
 from keras_gdp.accounting.exact.privacy_loss import (
     Loss,
@@ -21,7 +21,7 @@ from keras_gdp.accounting.exact.waves import Array, ComplexArray
 
 __all__ = ["MixtureLoss"]
 
-_LOG_TINY = -60.0
+_LOG_TINY = -90.0  # K may be tiny, and what is cut off tinier
 _STEEP = 0.15  # increase of log L over the width of a fade
 _KEPT = 64  # variants of a loss without its far outcomes
 _UNSHIFTED = [(1.0, 0.0)]
@@ -57,6 +57,10 @@ class MixtureLoss(QuadratureLoss):
         self._a = max(shift for _, shift in p)
         self._b = min(shift for _, shift in q)
         self.jumps = noise == "gaussian" and self._a > 0.0
+        if noise == "gaussian":
+            shifts = [abs(shift) for _, shift in [*p, *q] if shift != 0.0]
+            self.slope_of_jumps = min(shifts)
+            self.settled = settled(self.slope_of_jumps, fade)
         if self._b == 0.0:  # the loss if no record of the group is drawn
             self.rest = math.log(math.fsum(w for w, shift in p if shift == 0.0) or 1.0)
         self.width = width = self._a - self._b
@@ -210,8 +214,10 @@ class MixtureLoss(QuadratureLoss):
     def farthest(self, t: float) -> float:
         """Right of where r^t Q has its modes."""
         if self._a > 0.0 or self.noise == "laplace":
-            # It sits around t a where P ~ N(a) and Q ~ N(0) rule the ratio.
-            return max(t, 1.0) * self._a
+            # It sits around t a where P ~ N(a) and Q ~ N(0) rule the ratio, and further
+            # right where Q ~ N(b) does.
+            a, b = self._a, self._b
+            return max(max(t, 1.0) * a, t * (a - b) + b)
         # With P = N(0), (t - 1) L' = x at a mode, and L' falls.
         x = 1.0
         while (t - 1.0) * self.slope(np.array([x]))[0] > x:

@@ -47,6 +47,7 @@ class Loss(ABC):
     far: "Jump | None" = None  # what was left out
     jumps: bool = False  # whether rare outcomes lose far more than others,
     rest: float = 0.0  # which lose about this much
+    settled: float = 0.0  # frequency from which on |exp K| no longer comes back
 
     @abstractmethod
     def line(self, c: float, step: float, start: int, count: int) -> ComplexArray:
@@ -204,6 +205,8 @@ class Quadrature(ABC):
 
 class Jump(Quadrature):
     """The cumulant of far outcomes, E_P[exp(s L)] over them alone."""
+
+    settled: float = 0.0  # frequency from which on it is negligible
 
     @abstractmethod
     def below(self, threshold: float) -> "Jump":

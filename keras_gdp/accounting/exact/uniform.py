@@ -36,6 +36,7 @@ class UniformLoss(QuadratureLoss):
         self._pair = MixtureLoss(parts, [(1.0, 0.0)], fade=fade, least=self._start)
         self.lost, self.far = self._pair.lost, self._pair.far
         self.log_lost = self._pair.log_lost
+        self.settled = self._pair.settled
         self.largest_order = self._pair.largest_order
         if fade is None:  # outcomes matter up to order mu
             panels = _MOST_PANELS * min(1.0, 2.0 / mu)
