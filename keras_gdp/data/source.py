@@ -46,15 +46,15 @@ class Source:
                     "`numpy.asarray`; pad sequences to one length first."
                 )
         self._arrays = arrays
-        lengths = {len(leaf) for leaf in keras.tree.flatten(arrays) if leaf is not None}
+        lengths = [len(leaf) for leaf in keras.tree.flatten(arrays) if leaf is not None]
         if self._items is not None:
-            lengths.add(len(self._items))
-        if len(lengths) != 1:
+            lengths.append(len(self._items))
+        if len(set(lengths)) != 1:
             raise ValueError(
                 "Arguments `x`, `y` and `sample_weight` must hold the same number of "
-                f"examples. Received lengths: {sorted(lengths)}."
+                f"examples. Received lengths, in this order: {lengths}."
             )
-        self._length = lengths.pop()
+        self._length = lengths[0]
         if self._length < 1:
             raise ValueError("Argument `x` must hold at least one example.")
 

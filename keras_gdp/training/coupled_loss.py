@@ -11,10 +11,12 @@ from keras_gdp.training import _keras
 
 __all__ = ["validate_loss"]
 
-_DRAWS = 2  # made-up predictions that must all tell the same
+_ROWS = 6  # of a made-up batch: some losses couple more than two
+_DRAWS = 3  # made-up predictions, of which any may tell
 _LEAST_MOVE = 1e-4  # of the loss, relative: less may be rounding
-_COUPLED = 0.03  # of a move: what it may depend on another row
-_ROUNDED = 16.0  # units of the loss's type
+_COUPLED = (0.01, 0.05)  # of a move: what it may depend on another row; if rounded
+_CONSTANT = 1e-3  # of a move: what an example alone must move at least
+_ROUNDED = 2.0**-19  # of the loss, 16 units
 
 
 def validate_loss(model, row_specs):
@@ -40,49 +42,59 @@ def validate_loss(model, row_specs):
 
 
 def _couples(model, row_specs):
-    """Whether moving one row's predictions counts otherwise beside another row."""
+    """Whether made-up predictions show that the loss is no sum over rows."""
     try:
-        return all(
-            _couple(*_losses_of_two(model, row_specs, seed))
-            for seed in range(2, 2 + _DRAWS)
-        )
+        return any(_tells(*_losses(model, row_specs, seed)) for seed in range(_DRAWS))
     except Exception:  # What fails on made-up predictions says nothing.
         return False
 
 
-def _couple(losses, again, unit):
-    """Whether a matrix of losses is surely no sum of rows and columns."""
+def _tells(losses, again, alone, rounded):
+    """Whether moving one row counts otherwise beside another row, or only there."""
     if not np.isfinite(losses).all() or (losses != again).any():
         return False  # A loss that draws random numbers cannot be told from one.
     move = min(np.abs(np.diff(losses, axis=axis)).max() for axis in (0, 1))
     mixed = abs(losses[0, 0] - losses[0, 1] - losses[1, 0] + losses[1, 1])
     size = np.abs(losses).max()
-    told = move > _LEAST_MOVE * size and mixed > _ROUNDED * unit * size
-    return bool(told and mixed > _COUPLED * move)
+    if not move > _LEAST_MOVE * size:
+        return False
+    if np.abs(np.diff(alone, axis=1)).max() <= _CONSTANT * move:
+        return True
+    return bool(mixed > max(_COUPLED[rounded] * move, _ROUNDED * size))
 
 
-def _losses_of_two(model, row_specs, seed):
-    """Returns the losses of two examples, two predictions for each, as a matrix.
+def _losses(model, row_specs, seed):
+    """Returns the losses of a batch, two predictions for each of two rows, as a matrix.
 
-    Twice, and the rounding unit of the least accurate type on the way.
+    The same once more; the losses of either row alone, with either prediction; and
+    whether predictions or losses are of half precision.
     """
-    x, y, _ = made_up_rows(row_specs, 2, uniform)
+    x, y, _ = made_up_rows(row_specs, _ROWS, uniform)
     generator = np.random.default_rng(seed)
 
     def draw(leaf):
-        values = uniform(generator, (4, *leaf.shape[1:]))
+        values = uniform(generator, (_ROWS + 2, *leaf.shape[1:]))
         return tf.cast(tf.constant(values), leaf.dtype)
+
+    def pick(tensors, rows):
+        return keras.tree.map_structure(lambda leaf: tf.gather(leaf, rows), tensors)
 
     with _keras.record_metric_updates(model), _keras.without_regularizers(model):
         predicted = _keras.call_model(model, x, training=False)
         y_pred = keras.tree.map_structure(draw, predicted)
 
-        def loss(*pair):
-            pair = keras.tree.map_structure(lambda leaf: tf.gather(leaf, pair), y_pred)
-            return tf.reduce_sum(_keras.compute_loss(model, x, y, pair, None))
+        def loss(rows, predictions):
+            batch = pick((x, y), rows)
+            value = _keras.compute_loss(model, *batch, pick(y_pred, predictions), None)
+            return tf.reduce_sum(value)
 
-        losses = [[loss(i, j) for j in (2, 3)] for i in (0, 1)]
-        again = [[loss(i, j) for j in (2, 3)] for i in (0, 1)]
+        def of_batch():
+            every, others = list(range(_ROWS)), list(range(2, _ROWS))
+            firsts, seconds = (0, _ROWS), (1, _ROWS + 1)
+            return [[loss(every, [i, j, *others]) for j in seconds] for i in firsts]
+
+        losses, again = of_batch(), of_batch()
+        alone = [[loss([i], [k]) for k in (i, _ROWS + i)] for i in (0, 1)]
     types = [leaf.dtype for leaf in [losses[0][0], *keras.tree.flatten(y_pred)]]
-    unit = 2.0**-23 if min(dtype.size for dtype in types) >= 4 else 2.0**-7
-    return np.array(losses, np.float64), np.array(again, np.float64), unit
+    half = min(dtype.size for dtype in types) < 4
+    return *(np.array(rows, np.float64) for rows in (losses, again, alone)), half

@@ -100,6 +100,41 @@ def soft(y_true, y_pred):
     return square * keras.ops.mean(keras.ops.abs(y_pred))
 
 
+def pairs(y_true, y_pred):
+    """NT-Xent: an example's partner is half a batch away."""
+    unit = y_pred / keras.ops.norm(y_pred, axis=-1, keepdims=True)
+    count = keras.ops.shape(y_pred)[0]
+    scores = keras.ops.matmul(unit, keras.ops.transpose(unit)) / 0.1
+    scores -= 1e9 * keras.ops.eye(count)
+    partners = keras.ops.mod(keras.ops.arange(count) + count // 2, count)
+    return keras.losses.sparse_categorical_crossentropy(
+        partners, scores, from_logits=True
+    )
+
+
+def retrieval(y_true, y_pred):
+    """The other targets of the batch are the wrong answers."""
+    scores = keras.ops.matmul(y_pred, keras.ops.transpose(y_true))
+    return -keras.ops.diagonal(keras.ops.log_softmax(scores, axis=-1))
+
+
+def ranking(y_true, y_pred):
+    signs = keras.ops.sign(y_true[:, None] - y_true[None])
+    return keras.ops.relu(1.0 - signs * (y_pred[:, None] - y_pred[None]))
+
+
+def spread(y_true, y_pred):
+    square = keras.ops.mean(keras.ops.square(y_true - y_pred))
+    return square + keras.ops.mean(keras.ops.var(y_pred, axis=0))
+
+
+def tokens(y_true, y_pred):
+    """A mean over what is valid in the batch: another scale, no other objective."""
+    valid = keras.ops.cast(y_true > 0.3, "float32")
+    error = valid * keras.ops.square(y_true - y_pred)
+    return keras.ops.sum(error) / keras.ops.sum(valid)
+
+
 def trained(loss, targets=3, clipping="auto", dtype="float32"):
     layers = keras.layers.Dense(3, dtype=dtype), keras.layers.Softmax(dtype=dtype)
     model = keras.Sequential([keras.Input((5,)), *layers])
@@ -113,10 +148,16 @@ def trained(loss, targets=3, clipping="auto", dtype="float32"):
 
 
 @pytest.mark.parametrize("clipping", ["auto", "reweight", "vectorized", "loop"])
-@pytest.mark.parametrize("loss", [contrastive, soft, keras.losses.Dice()])
+@pytest.mark.parametrize("loss", [contrastive, pairs, keras.losses.Dice()])
 def test_losses_that_couple_examples_are_refused(loss, clipping):
     with pytest.raises(gdp.UnsupportedLayerError, match="loss couples the examples"):
         trained(loss, clipping=clipping)
+
+
+@pytest.mark.parametrize("loss", [soft, retrieval, ranking, spread])
+def test_a_coupling_is_found_wherever_it_is(loss):
+    with pytest.raises(gdp.UnsupportedLayerError, match="loss couples the examples"):
+        trained(loss)
 
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16", "float64"])
@@ -148,6 +189,7 @@ def noisy(y_true, y_pred):
         keras.losses.Dice(axis=1),
         lambda y, p: keras.ops.mean(keras.ops.abs(y - p), axis=-1),
         noisy,
+        tokens,
     ],
 )
 def test_sums_over_examples_are_not(loss):
