@@ -37,7 +37,7 @@ _POOR_ERROR = 1e-2
 _TOLERANCE = 1e-13
 FEW_NODES, MOST_NODES = 600, 32000  # tried at first, and at last
 _LOOKS = (FEW_NODES, 1000, 2000, 4000, 8000, 16000, MOST_NODES)
-_BETWEEN = 1.5  # how much larger it may be between two looks
+_BETWEEN = 1.7  # how much larger it may be between two looks
 _MANY = 600  # nodes, and a quarter of the few
 _IMAGES = (1.03, 1.08, 1.2, 1.45, 2.0, 3.0)
 _ABSCISSAS = (0.97, 0.93, 0.88, 0.8, 0.7, 0.6, 0.5, 0.4, 0.3)
@@ -199,7 +199,7 @@ class Contour:
         peaks are not narrower than the one at frequency 0.
         """
         composition, c = self._composition, self.saddle.c
-        step = 1.0 / math.sqrt(composition.real(c)[2])
+        step = 2.0 / math.sqrt(composition.real(c)[2])
         start = int(tau / step) + 1
         count = math.ceil(composition.settled / step) + 1 - start
         if count <= 0:

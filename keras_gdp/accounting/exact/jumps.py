@@ -24,7 +24,7 @@ __all__ = ["Fade", "FarOutcomes", "settled"]
 
 _NEIGHBOURS = 0.0025  # squared distance, in widths and in slopes of log Phi
 _ENDS = 14.0  # widths after which a fade is over
-_SPREADS = 10.0  # exp(-50)
+_SPREADS = 6.5  # exp(-21)
 
 
 class Fade(NamedTuple):
