@@ -173,7 +173,11 @@ class Nodes(Measure):
         rest = self._rest[0] + t * self._rest[1]
         scale = math.exp(-top)
         excess = scale * (excess - rest) + total
-        return log1p(excess) if top == 0.0 else np.asarray(top + np.log(scale + excess))
+        return (
+            log1p(excess)
+            if top == 0.0
+            else np.asarray(top + np.log(scale + excess + 1e-300))
+        )
 
     def _far(self, s: float) -> bool:
         """Whether K is far below 0, so that plain sums are better."""

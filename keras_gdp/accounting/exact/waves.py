@@ -10,6 +10,7 @@ __all__ = ["Array", "ComplexArray", "expm1", "log1p", "wave_sums"]
 Array = NDArray[np.float64]
 ComplexArray = NDArray[np.complex128]
 
+_LEAST = 1e-300  # logarithms stay finite, and multiples of them
 _NOTHING = 1e-22  # a million such weights are 1e-16 of one
 
 
@@ -49,13 +50,13 @@ def _powers(phase: Array, count: int) -> ComplexArray:
 
 
 def log1p(z: ComplexArray) -> ComplexArray:
-    """log(1 + z) accurate for small |z| (NumPy's is not)."""
+    """log(1 + z) accurate for small |z| (NumPy's is not), finite at z = -1."""
     x, y = z.real, z.imag
     with np.errstate(divide="ignore", invalid="ignore"):
         modulus = np.where(
             np.abs(z) < 0.5,
             0.5 * np.log1p(x * (2.0 + x) + y * y),
-            np.log(np.abs(1.0 + z)),
+            np.log(np.maximum(np.abs(1.0 + z), _LEAST)),
         )
     return modulus + 1j * np.arctan2(y, 1.0 + x)
 
