@@ -77,7 +77,9 @@ def _losses(model, row_specs, seed):
         return tf.cast(tf.constant(values), leaf.dtype)
 
     def pick(tensors, rows):
-        return keras.tree.map_structure(lambda leaf: tf.gather(leaf, rows), tensors)
+        return keras.tree.map_structure(
+            lambda leaf: None if leaf is None else tf.gather(leaf, rows), tensors
+        )
 
     with _keras.record_metric_updates(model), _keras.without_regularizers(model):
         predicted = _keras.call_model(model, x, training=False)

@@ -160,6 +160,17 @@ def test_a_coupling_is_found_wherever_it_is(loss):
         trained(loss)
 
 
+def test_a_coupling_is_found_without_targets():
+    class Centred(keras.Sequential):
+        def compute_loss(self, x=None, y=None, y_pred=None, *args, **kwargs):
+            return contrastive(None, y_pred)
+
+    model = Centred([keras.Input((5,)), keras.layers.Dense(3)])
+    model.compile(gdp.DPSGD(1.0, l2_norm_clip=1.0, noise_multiplier=0.0, batch_size=4))
+    with pytest.raises(gdp.UnsupportedLayerError, match="loss couples the examples"):
+        model.train_on_batch(np.ones((4, 5), "float32"))
+
+
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16", "float64"])
 @pytest.mark.parametrize("loss", [contrastive, "mse", "categorical_crossentropy"])
 def test_losses_of_other_types_are_told_apart(loss, dtype):
