@@ -11,6 +11,7 @@ Array = NDArray[np.float64]
 ComplexArray = NDArray[np.complex128]
 
 _LEAST = 1e-300  # logarithms stay finite, and multiples of them
+_AT_ONCE = 1024  # nodes whose waves fit into a cache
 _NOTHING = 1e-22  # a million such weights are 1e-16 of one
 
 
@@ -27,10 +28,13 @@ def wave_sums(
     weight, loss = weight[matters], loss[matters]
     fine = math.isqrt(count - 1) + 1
     coarse = -(-count // fine)
-    left = _waves(fine * step * loss, coarse)
-    left *= weight * np.exp(1j * (start * step) * loss)
-    right = _waves(step * loss, fine)
-    return np.asarray((left @ right.T).ravel()[:count])
+    total = np.zeros((coarse, fine), dtype=np.complex128)
+    for k in range(0, loss.size, _AT_ONCE):
+        part = loss[k : k + _AT_ONCE]
+        left = _waves(fine * step * part, coarse)
+        left *= weight[k : k + _AT_ONCE] * np.exp(1j * (start * step) * part)
+        total += left @ _waves(step * part, fine).T
+    return total.ravel()[:count]
 
 
 def _waves(phase: Array, count: int) -> ComplexArray:
@@ -43,9 +47,11 @@ def _waves(phase: Array, count: int) -> ComplexArray:
 
 
 def _powers(phase: Array, count: int) -> ComplexArray:
-    """The same, each from its own exponential."""
+    """The same for a few, from one exponential: products take a tenth of its time."""
     waves = np.ones((count, phase.size), dtype=np.complex128)
-    np.exp(1j * np.multiply.outer(np.arange(1, count), phase), out=waves[1:])
+    np.exp(1j * phase, out=waves[1:2])
+    for k in range(2, count):
+        np.multiply(waves[k // 2], waves[k - k // 2], out=waves[k])
     return waves
 
 
