@@ -77,6 +77,12 @@ class Band:
         curvature = k2 + bend - slope * slope * math.exp(-total)
         return k0 + value, k1 + slope, max(curvature, 1e-300)
 
+    @property
+    def log_mass(self) -> float:
+        """K(0), or a little more: one of the releases jumps."""
+        logs = [math.log(n) + jump.log_mass for n, _, jump in self._jumps]
+        return min(float(np.logaddexp.reduce(logs)), 0.0)
+
     def line(
         self, c: float, step: float, start: int, count: int
     ) -> tuple[ComplexArray, Array]:

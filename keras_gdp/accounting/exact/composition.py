@@ -41,6 +41,10 @@ class Cumulant(Protocol):
     def real(self, s: float) -> tuple[float, float, float]:
         """K, K', K'' at real s."""
 
+    @property
+    def log_mass(self) -> float:
+        """K(0), or a little more, and at most 0."""
+
     def lasting(self, c: float) -> float:
         """What |exp K| / exp K(c) stays above however far the line goes."""
 
@@ -126,6 +130,11 @@ class Composition:
         rows = [(n, loss.real(s)) for loss, n in self.phases]
         k0, k1, k2 = (math.fsum(n * row[i] for n, row in rows) for i in range(3))
         return k0, k1, k2
+
+    @functools.cached_property
+    def log_mass(self) -> float:
+        """K(0), or a little more: log of the mass under P."""
+        return math.fsum(n * loss.log_mass for loss, n in self.phases)
 
 
 @functools.lru_cache(maxsize=32)

@@ -91,7 +91,7 @@ class Contour:
         if not composition.smooth:
             raise ContourDoesNotConverge  # atoms only: the integrand returns for ever
         self._composition, self._most = composition, most
-        self._mass = min(composition.real(0.0)[0], 0.0)
+        self._mass = composition.log_mass
         self._partial = log_whole > -math.inf
         self._spare = max(log_whole - saddle.log_delta, 0.0)
         budget = math.log(_TOLERANCE) + saddle.log_delta + self._spare - 1.0

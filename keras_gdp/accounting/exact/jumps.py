@@ -117,6 +117,7 @@ class FarOutcomes(Jump):
         self._below: dict[float, FarOutcomes] = {}
         self.width = pair.width
         self.settled = settled(pair.slope_of_jumps, begin, end)
+        self.log_mass = pair.log_lost  # those beyond the end are few
 
     def below(self, threshold: float) -> "FarOutcomes":
         if threshold not in self._below:

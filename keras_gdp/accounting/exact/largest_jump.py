@@ -242,7 +242,7 @@ def without_jumps(composition: Composition, threshold: float) -> Composition:
 
 def _log_most(part: Cumulant, c: float, epsilon: float) -> float:
     """Log of a bound on the delta of a part: its mass, or Chernoff's at an order."""
-    return min(part.real(0.0)[0], chernoff(part, c, epsilon)) + _SLACK
+    return min(part.log_mass, chernoff(part, c, epsilon)) + _SLACK
 
 
 def _log_jumps(body: Composition) -> float:

@@ -28,6 +28,7 @@ from keras_gdp.accounting.exact.waves import Array, ComplexArray
 
 _KEPT = 256  # values of K at real s
 _MOST_NODES = 3_000_000  # kept of all losses together, some 600 MB
+_ROUNDED = 1e-15  # the sum of some masses
 _OVERHEAD = 500  # of a set of nodes, in nodes
 _MOST_WORK = 1.5e9  # exponentials on one line: beyond, a grid is faster
 
@@ -56,6 +57,12 @@ class Loss(ABC):
     @abstractmethod
     def real(self, s: float) -> tuple[float, float, float]:
         """K(s), K'(s), K''(s) for real s > -1."""
+
+    @property
+    def log_mass(self) -> float:
+        """K(0), or a little more: log of the mass under P that was not left out."""
+        missing = self.infinite_mass + self.lost[0]
+        return math.log(min(1.0 + _ROUNDED - missing, 1.0)) if missing > 0.0 else 0.0
 
     def lasting(self, c: float) -> float:
         """The share of atoms in exp K(c): |exp K| / exp K(c) stays about above it."""
@@ -207,6 +214,7 @@ class Jump(Quadrature):
     """The cumulant of far outcomes, E_P[exp(s L)] over them alone."""
 
     settled: float = 0.0  # frequency from which on it is negligible
+    log_mass: float  # K(0), or a little more
 
     @abstractmethod
     def below(self, threshold: float) -> "Jump":
