@@ -57,6 +57,16 @@ def test_bands_add_up(whole, c):
 
 
 @pytest.mark.parametrize("whole", KINDS)
+@pytest.mark.parametrize("low", [2.0**-8, 0.1, 1.6])
+def test_masses_are_known_without_nodes(whole, low):
+    body, jumps = without_jumps(whole, low), band(whole, low, 16.0 * low)
+    assert whole.log_mass == 0.0
+    assert body.log_mass == pytest.approx(body.real(0.0)[0], abs=1e-11)
+    mass = jumps.real(0.0)[0]
+    assert mass <= jumps.log_mass <= min(mass + 3.0, 0.0) + 1e-12
+
+
+@pytest.mark.parametrize("whole", KINDS)
 def test_derivatives_of_a_band(whole):
     part, c, h = band(whole, 0.1, 0.4), 2.0, 1e-4
     k0, k1, k2 = part.real(c)

@@ -28,6 +28,7 @@ SETTINGS = [
     ("add_remove", "poisson", 1.9e-9, 254.6, 47, 3.7e-60),
     ("add_remove", "poisson", 7.9e-7, 92.3, 247_144, 8.4e-57),
     ("add_remove", "poisson", 1.0e-8, 73.3, 289, 6.4e-52),
+    ("add_remove", "poisson", 8.526e-8, 0.795, 378_715, 2.703e-15),
     ("replace_one", "poisson", 9.5e-6, 18.8, 8648, 1.4e-23),
     ("replace_one", "poisson", 2.9e-5, 13.1, 20_030, 1.7e-37),
     ("replace_one", "poisson", 4.3e-9, 0.36, 2023, 1.9e-67),

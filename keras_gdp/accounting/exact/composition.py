@@ -27,7 +27,7 @@ class Cumulant(Protocol):
     """K(s), log of the integral of exp(s L) over a measure of mass 1 at most."""
 
     largest_order: float
-    settled: float  # frequency from which on |exp K| no longer comes back
+    settled: float  # frequency from which on |exp K| is below exp(-SETTLED)
 
     @property
     def smooth(self) -> bool:

@@ -20,7 +20,9 @@ import numpy as np
 
 from keras_gdp.accounting.exact.composition import Cumulant
 from keras_gdp.accounting.exact.moments import QuadratureTooLargeError
+from keras_gdp.accounting.exact.privacy_loss import SETTLED
 from keras_gdp.accounting.exact.saddle import Saddle, log_kappa, saddle_at
+from keras_gdp.accounting.exact.waves import ComplexArray
 
 __all__ = [
     "FEW_NODES",
@@ -134,62 +136,73 @@ class Contour:
     def _collect(self) -> None:
         """Evaluates the integrand in blocks until its remainder is negligible."""
         c, composition = self.saddle.c, self._composition
-        step = 2.0 * math.pi / self._spacing
+        self._step = step = 2.0 * math.pi / self._spacing
         guess = 9.0 / math.sqrt(self.saddle.curvature) / step
-        if guess > self._most:
-            raise ContourDoesNotConverge
-        start, size = 0, min(max(int(guess), 24), 256)
-        early = min(_MANY, self._most // 4)
-        taus, values, turns = [], [], []
         floor = _TOLERANCE * math.exp(self._spare)
         floor /= math.sqrt(self.saddle.curvature) * c * (c + 1.0)
         least = 2.0 * composition.lasting(c) / (step * self._most)
-        if least > floor:
+        if guess > self._most or least > floor:
             raise ContourDoesNotConverge
+        start, size = 0, min(max(int(guess), 24), 256)
+        first, early = size, min(_MANY, self._most // 4)
+        blocks = []
         while True:
-            tau = step * np.arange(start, start + size)
-            s = c + 1j * tau
             cumulants, decay = composition.line(c, step, start, size)
             cumulants -= self._k
             if cumulants.real.max() > _DISAGREE:
                 raise ContourDoesNotConverge  # beyond what the quadrature can do
-            taus.append(tau)
-            turns.append(np.abs(cumulants))
-            values.append(np.exp(cumulants) / (s * (s + 1.0)))
-            # int_tau^inf |..| <= sup of the decay * int 1/|s|^2 <= decay / tau.
-            largest = float(decay[-max(4, size // 4) :].max())
-            if 2.0 * largest / float(tau[-1]) <= floor:
-                largest = max(largest, self._returning(float(tau[-1])))
-            remainder = 2.0 * largest / float(tau[-1])
-            if remainder <= floor:
-                break
-            if start <= early < start + size:  # before the many: will it ever end?
-                for many in _LOOKS:
-                    if many <= self._most:
-                        _, far = composition.line(c, step, many, 1)
-                        if 2.0 * float(far[0]) / (step * many) <= floor:
-                            break
-                else:
-                    raise ContourDoesNotConverge
+            blocks.append(cumulants)
             start += size
-            size = max(48, start)
-            if start > self._most:
+            largest = float(decay[-max(4, size // 4) :].max())
+            self._remainder = self._beyond(step * (start - 1), largest, floor)
+            if self._remainder <= floor:
+                break
+            before_many = start - size <= early < start
+            if start > self._most or (before_many and not self._ends(floor)):
                 raise ContourDoesNotConverge
-        self._step, self._remainder = step, remainder
-        self._tau = np.concatenate(taus)
-        self._terms = np.concatenate(values)
+            size = max(48, start)
+        self._add_up(np.concatenate(blocks), first)
+
+    def _beyond(self, tau: float, largest: float, floor: float) -> float:
+        """The integral beyond a frequency, given the largest |exp K| / exp K(c) there.
+
+        At most that times the integral of 1/|s|^2.
+        """
+        if 2.0 * largest / tau <= floor:
+            largest = max(largest, self._returning(tau))
+        return 2.0 * largest / tau
+
+    def _ends(self, floor: float) -> bool:
+        """Whether the integral beyond any number of nodes that may be is negligible."""
+        c, step = self.saddle.c, self._step
+        for many in _LOOKS:
+            if many <= self._most:
+                _, decay = self._composition.line(c, step, many, 1)
+                if 2.0 * float(decay[0]) / (step * many) <= floor:
+                    return True
+        return False
+
+    def _add_up(self, cumulants: ComplexArray, first: int) -> None:
+        """Terms of the sum and their rounding, of which the first nodes have their own.
+
+        Args:
+            cumulants: K less its value at the abscissa.
+            first: Size of the first block, which has most of the sum.
+        """
+        c, step, rounding = self.saddle.c, self._step, self._composition.rounding
+        self._tau = step * np.arange(cumulants.size)
+        s = c + 1j * self._tau
+        self._terms = np.exp(cumulants) / (s * (s + 1.0))
         self._terms[0] *= 0.5
         weights = np.abs(self._terms)
         self._sizes = float(weights.sum())
         weights /= self._sizes
         self._turn = float(weights @ self._tau)
-        self._rounding = _TURNED * _UNIT * float(weights @ np.concatenate(turns))
-        # The first block has nodes of its own, and most of the sum.
-        first, last = (step * np.array([taus[0].size, self.size])).tolist()
-        share = float(weights[: taus[0].size].sum())
-        self._rounding += share * _SAFETY * composition.rounding(c, first)
-        if share < 1.0:
-            self._rounding += (1.0 - share) * _SAFETY * composition.rounding(c, last)
+        self._rounding = _TURNED * _UNIT * float(weights @ np.abs(cumulants))
+        share = float(weights[:first].sum())
+        self._rounding += share * _SAFETY * rounding(c, step * first)
+        if first < self.size:
+            self._rounding += (1.0 - share) * _SAFETY * rounding(c, step * self.size)
 
     def _returning(self, tau: float) -> float:
         """What |exp K| / exp K(c) comes back to beyond a frequency.
@@ -201,7 +214,9 @@ class Contour:
         composition, c = self._composition, self.saddle.c
         step = 2.0 / math.sqrt(composition.real(c)[2])
         start = int(tau / step) + 1
-        count = math.ceil(composition.settled / step) + 1 - start
+        # They fall like a normal density: sooner to what a small part need not beat.
+        last = composition.settled * math.sqrt(max(1.0 - self._spare / SETTLED, 0.0))
+        count = math.ceil(last / step) + 1 - start
         if count <= 0:
             return 0.0
         if count > self._most:

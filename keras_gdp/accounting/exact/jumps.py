@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from keras_gdp.accounting.exact.moments import Measure
-from keras_gdp.accounting.exact.privacy_loss import Jump, normal_mass
+from keras_gdp.accounting.exact.privacy_loss import SETTLED, Jump, normal_mass
 from keras_gdp.accounting.exact.quadrature import Fading, trapezoid
 from keras_gdp.accounting.exact.waves import Array, ComplexArray
 
@@ -24,7 +24,6 @@ __all__ = ["Fade", "FarOutcomes", "settled"]
 
 _NEIGHBOURS = 0.0025  # squared distance, in widths and in slopes of log Phi
 _ENDS = 14.0  # widths after which a fade is over
-_SPREADS = 6.5  # exp(-21)
 
 
 class Fade(NamedTuple):
@@ -65,7 +64,7 @@ class Fade(NamedTuple):
 
 
 def settled(slope: float, *fades: Fade | None) -> float:
-    """Frequency from which on the transform of jumps is negligible.
+    """Frequency from which on the transform of jumps is below exp(-SETTLED).
 
     Their losses are spread by the noise, or by where a fade cuts them off.
 
@@ -74,7 +73,7 @@ def settled(slope: float, *fades: Fade | None) -> float:
         fades: At which jumps may pile up.
     """
     widths = [fade.width for fade in fades if fade is not None]
-    return _SPREADS / (slope * min([1.0, *widths]))
+    return math.sqrt(2.0 * SETTLED) / (slope * min([1.0, *widths]))
 
 
 def _log_between(x: Array, begin: Fade, end: Fade) -> Array:
@@ -91,8 +90,9 @@ def _log_between(x: Array, begin: Fade, end: Fade) -> Array:
     tails = np.maximum(a, -3.0), np.maximum(b, -3.0)
     ratio = np.divide(*(erfcx(z / math.sqrt(2.0)) for z in reversed(tails)))
     less = np.log(ratio) - apart * (a + b) / 2.0
-    less = np.where(a > -3.0, less, log_ndtr(-b) - log_ndtr(-a))
-    share = log_ndtr(-a) + np.log(-np.expm1(np.minimum(less, -1e-300)))
+    share, near = log_ndtr(-a), a <= -3.0
+    less[near] = log_ndtr(-b[near]) - share[near]
+    share += np.log(-np.expm1(np.minimum(less, -1e-300)))
     # Where they are neighbours, the density in the middle times the distance.
     z, h = (a + b) ** 2 / 4.0, np.clip(apart, 1e-150, 0.1) ** 2
     bend = h * (z - 1.0) / 24.0 + h * h * (z * z - 6.0 * z + 3.0) / 1920.0

@@ -22,8 +22,7 @@ from keras_gdp.accounting.exact.waves import Array, ComplexArray
 __all__ = ["MixtureLoss"]
 
 _LOG_TINY = -90.0  # K may be tiny, and what is cut off tinier
-_STEEP = 0.2  # increase of log L over the width of a fade,
-_SHARE = 0.1  # and of L as a share of it
+_STEEP = 0.1  # increase of log L over the width of a fade
 _KEPT = 64  # variants of a loss without its far outcomes
 _UNSHIFTED = [(1.0, 0.0)]
 _MOST_EXPONENT = 700.0  # beyond, logarithms alone are finite
@@ -116,12 +115,12 @@ class MixtureLoss(QuadratureLoss):
         if not -math.inf < centre < math.inf:
             return None
         # Narrow against the decay of the normal density there and, as losses may grow
-        # exponentially there and exp(s L) doubly so, against that growth: of log L or,
-        # where L is large and grows by its own slope, of L. Fades further left must
-        # nowhere keep more: from 1 on they cross 14 widths right of both, or 10 left.
+        # exponentially there and exp(s L) doubly so, against that growth, which is
+        # slower where they are large. Fades further left must nowhere keep more: from
+        # 1 on they cross 14 widths right of both, or 10 widths left.
         width = 1.5 / (max(centre, 1.0) + 3.6)
-        jump = max(_STEEP, _SHARE * (threshold - self.rest))
-        width = min(width, jump / self.width, (centre - self._least) / 14.0)
+        width = min(width, _STEEP * max(threshold - self.rest, 1.0) / self.width)
+        width = min(width, (centre - self._least) / 14.0)
         return Fade(centre, width) if width > 1e-9 else None
 
     def log_weight(self, x: Array) -> Array:

@@ -26,6 +26,7 @@ import numpy as np
 from keras_gdp.accounting.exact.moments import Measure, QuadratureTooLargeError
 from keras_gdp.accounting.exact.waves import Array, ComplexArray
 
+SETTLED = 21.0  # minus the log of a negligible transform
 _KEPT = 256  # values of K at real s
 _MOST_NODES = 3_000_000  # kept of all losses together, some 600 MB
 _ROUNDED = 1e-15  # the sum of some masses
@@ -48,7 +49,7 @@ class Loss(ABC):
     far: "Jump | None" = None  # what was left out
     jumps: bool = False  # whether rare outcomes lose far more than others,
     rest: float = 0.0  # which lose about this much
-    settled: float = 0.0  # frequency from which on |exp K| no longer comes back
+    settled: float = 0.0  # frequency from which on |exp K| is below exp(-SETTLED)
 
     @abstractmethod
     def line(self, c: float, step: float, start: int, count: int) -> ComplexArray:
@@ -213,7 +214,7 @@ class Quadrature(ABC):
 class Jump(Quadrature):
     """The cumulant of far outcomes, E_P[exp(s L)] over them alone."""
 
-    settled: float = 0.0  # frequency from which on it is negligible
+    settled: float = 0.0  # frequency from which on |exp K| is below exp(-SETTLED)
     log_mass: float  # K(0), or a little more
 
     @abstractmethod
