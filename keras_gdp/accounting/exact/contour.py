@@ -219,7 +219,7 @@ class Contour:
         count = math.ceil(last / step) + 1 - start
         if count <= 0:
             return 0.0
-        if count > self._most:
+        if count > MOST_NODES:
             raise ContourDoesNotConverge
         _, decay = composition.line(c, step, start, count)
         return _BETWEEN * float(decay.max())
