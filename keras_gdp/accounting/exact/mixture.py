@@ -118,7 +118,7 @@ class MixtureLoss(QuadratureLoss):
         # exponentially there and exp(s L) doubly so, against that growth, which is
         # slower where they are large. Fades further left must nowhere keep more: from
         # 1 on they cross 14 widths right of both, or 10 widths left.
-        width = 1.5 / (max(centre, 1.0) + 3.6)
+        width = 1.0 / (max(centre, 1.0) + 2.75)
         width = min(width, _STEEP * max(threshold - self.rest, 1.0) / self.width)
         width = min(width, (centre - self._least) / 14.0)
         return Fade(centre, width) if width > 1e-9 else None
