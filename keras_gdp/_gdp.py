@@ -20,6 +20,8 @@ All functions broadcast over arrays and return a float for scalar arguments.
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from keras_gdp import _validate
+
 __all__ = [
     "delta_from_mu",
     "epsilon_from_mu",
@@ -35,7 +37,7 @@ _NODES, _WEIGHTS = np.polynomial.legendre.leggauss(12)
 
 
 def _array(name: str, value: ArrayLike, low: float, high: float) -> Array:
-    numbers = np.asarray(value, dtype=np.float64)
+    numbers = _validate.array(name, value)
     if np.isnan(numbers).any() or (numbers < low).any() or (numbers > high).any():
         if low == -np.inf:
             expected = "not NaN"
@@ -43,9 +45,7 @@ def _array(name: str, value: ArrayLike, low: float, high: float) -> Array:
             expected = f">= {low:g}"
         else:
             expected = f"in [{low:g}, {high:g}]"
-        raise ValueError(
-            f"Argument `{name}` must be {expected}. Received: {name}={value!r}."
-        )
+        raise ValueError(_validate.message(name, value, expected))
     return numbers
 
 

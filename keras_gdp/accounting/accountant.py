@@ -47,7 +47,12 @@ class Accountant(ABC):
 
     def __init__(self, relation: str = "add_remove", *, group_size: int = 1) -> None:
         self._relation = _validate.one_of("relation", relation, RELATIONS)
-        self._group_size = _validate.count("group_size", group_size, minimum=1)
+        self._group_size = _validate.count(
+            "group_size",
+            group_size,
+            "It is the number of records that one person contributes; 1 for one.",
+            minimum=1,
+        )
         self._counts: dict[Event, int] = {}
 
     @property
@@ -82,7 +87,8 @@ class Accountant(ABC):
         if not isinstance(event, Event):
             raise TypeError(
                 "Argument `event` must be an event such as SampledGaussian(1.1, 0.01). "
-                f"Received: event={event!r}."
+                f"Received: event={event!r}. Build it from the "
+                "noise multiplier and the sampling probability."
             )
         times = _validate.count("count", count)
         added: dict[Event, int] = {}
@@ -193,7 +199,12 @@ class Accountant(ABC):
         Returns:
             A `keras_gdp.tradeoff.TradeOff`.
         """
-        points = _validate.count("num_points", num_points, minimum=2)
+        points = _validate.count(
+            "num_points",
+            num_points,
+            "More points draw a finer curve; try 101.",
+            minimum=2,
+        )
         tradeoff = import_module("keras_gdp.tradeoff")
         result: TradeOff = self._trade_off(tradeoff, points)
         return result

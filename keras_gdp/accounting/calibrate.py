@@ -41,11 +41,17 @@ def _within(
 
 def _base(accountant: str, relation: str, history: Iterable[Event]) -> Accountant:
     base = make_accountant(accountant, relation)
+    if not isinstance(history, Iterable):
+        advice = "Pass [event] for a single one, and leave it out for none."
+        raise TypeError(
+            _validate.message("history", history, "a list of events", advice)
+        )
     for index, event in enumerate(history):
         if not isinstance(event, Event):
             raise TypeError(
                 "Argument `history` must hold events such as SampledGaussian(1.1, "
-                f"0.01). Received: history[{index}]={event!r}."
+                f"0.01). Received: history[{index}]={event!r}. Repeat one with "
+                "SelfComposed(event, count)."
             )
         base.compose(event)
     return base
@@ -353,8 +359,9 @@ def sampling_probability_for(
         return 1.0
     if noise == 0.0:
         raise BudgetExceededError(
-            "Without noise no sampling probability > 0 is accounted as private: set "
-            "noise_multiplier > 0."
+            "Argument `noise_multiplier` must be > 0: without noise no sampling "
+            "probability > 0 is private. Received: "
+            f"noise_multiplier={noise_multiplier!r}. Start with 1.0."
         )
     mu = max(float(mu_from_epsilon_delta(epsilon, delta)), 1e-300)
     growth = max(noise, NO_NOISE) ** -2.0

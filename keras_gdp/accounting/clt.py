@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from keras_gdp import _validate
 from keras_gdp._gdp import delta_from_mu, epsilon_from_mu
 from keras_gdp.accounting.accountant import Accountant
 from keras_gdp.accounting.events import (
@@ -29,12 +30,10 @@ Array = NDArray[np.float64]
 
 
 def _checked(name: str, value: ArrayLike, high: float = math.inf) -> Array:
-    numbers = np.asarray(value, dtype=np.float64)
+    numbers = _validate.array(name, value)
     if not ((numbers >= 0) & (numbers <= high)).all():
         expected = ">= 0" if high == math.inf else f"in [0, {high:g}]"
-        raise ValueError(
-            f"Argument `{name}` must be {expected}. Received: {name}={value!r}."
-        )
+        raise ValueError(_validate.message(name, value, expected))
     return numbers
 
 
@@ -139,10 +138,12 @@ def mu_uniform(
     if (size > total).any() or (total == 0).any():
         raise ValueError(
             "Argument `batch_size` must not exceed `num_examples`. Received: "
-            f"batch_size={batch_size!r}, num_examples={num_examples!r}."
+            f"batch_size={batch_size!r}, num_examples={num_examples!r}. Choose a "
+            "smaller batch size."
         )
+    moved = _checked("sensitivity", sensitivity)
     with np.errstate(divide="ignore", invalid="ignore"):
-        u = sensitivity / _checked("noise_multiplier", noise_multiplier)
+        u = moved / _checked("noise_multiplier", noise_multiplier)
         p, count = size / total, _checked("steps", steps)
         mu = np.sqrt(2.0) * p * np.sqrt(count * uniform_growth(u))
         mu = np.where(p == 1.0, np.sqrt(count) * u, mu)
@@ -210,7 +211,9 @@ class CLTAccountant(Accountant):
                 return float(mu_clt(noise, p, 1)) ** 2
             # chi-square of the pair (1-p) N(0) + p N(+-1) to leading order in p.
             return 4.0 * p * p * math.sinh(square) if square < 700 else math.inf
-        raise UnsupportedEventError("only Gaussian noise has a closed form here.")
+        raise UnsupportedEventError(
+            "only Gaussian noise has a closed form here; use the exact accountant."
+        )
 
     def _check(self, event: Event) -> None:
         if isinstance(event, UniformSampledGaussian):

@@ -73,14 +73,15 @@ class Event:
         if not isinstance(record, Mapping):
             raise TypeError(
                 "Argument `record` must be a dictionary as made by `Event.to_dict`. "
-                f"Received: record={record!r}."
+                f"Received: record={record!r}. Parse JSON first, with `json.loads`."
             )
         name = record.get("type")
         kinds = {kind.__name__: kind for kind in _KINDS}
         if name not in kinds:
             raise ValueError(
                 f"Argument `record` must name one of {sorted(kinds)} under the key "
-                f"'type'. Received: record={dict(record)!r}."
+                f"'type'. Received: record={dict(record)!r}. A newer version of "
+                "keras_gdp may have written it."
             )
         kind = kinds[name]
         expected = {f.name for f in dataclasses.fields(kind)}
@@ -88,7 +89,8 @@ class Event:
         if given != expected:
             raise ValueError(
                 f"Argument `record` must hold exactly the fields {sorted(expected)} "
-                f"of {name}. Received: {sorted(given)}."
+                f"of {name}. Received: {sorted(given)}. Pass what `to_dict` returned, "
+                "unchanged."
             )
         values = {key: record[key] for key in expected}
         if kind is Composed:
@@ -190,7 +192,7 @@ class UniformSampledGaussian(Event):
         if size > total:
             raise ValueError(
                 "Argument `batch_size` must not exceed `num_examples`. Received: "
-                f"batch_size={size}, num_examples={total}."
+                f"batch_size={size}, num_examples={total}. Choose a smaller batch size."
             )
         noise = _noise(self.noise_multiplier)
         _set(self, noise_multiplier=noise, batch_size=size, num_examples=total)
@@ -250,10 +252,15 @@ class RandomizedResponse(Event):
         _set(
             self,
             noise_probability=_validate.probability(
-                "noise_probability", self.noise_probability
+                "noise_probability",
+                self.noise_probability,
+                "It is the share of random answers, such as 0.25.",
             ),
             num_categories=_validate.count(
-                "num_categories", self.num_categories, minimum=2
+                "num_categories",
+                self.num_categories,
+                "It is the number of possible answers; 2 for yes and no.",
+                minimum=2,
             ),
         )
 
@@ -289,6 +296,10 @@ class Composed(Event):
     events: tuple[Event, ...]
 
     def __init__(self, events: Iterable[Event] = ()) -> None:
+        if not isinstance(events, Iterable):
+            raise TypeError(
+                _validate.message("events", events, "a list of events", _COMBINED)
+            )
         items = tuple(events)
         for index, item in enumerate(items):
             _require_event(f"events[{index}]", item)
@@ -353,6 +364,12 @@ def _noise(value: object) -> float:
     return _validate.non_negative("noise_multiplier", value)
 
 
+_COMBINED = (
+    "Several are combined with Composed([...]), one that is repeated with "
+    "SelfComposed(event, count)."
+)
+
+
 def _sampling(value: object) -> float:
     return _validate.probability("sampling_probability", value)
 
@@ -360,6 +377,5 @@ def _sampling(value: object) -> float:
 def _require_event(name: str, value: object) -> None:
     if not isinstance(value, Event):
         raise TypeError(
-            f"Argument `{name}` must be an event such as Gaussian(1.0). Received: "
-            f"{name}={value!r}."
+            _validate.message(name, value, "an event such as Gaussian(1.0)", _COMBINED)
         )

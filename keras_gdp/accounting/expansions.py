@@ -70,7 +70,7 @@ def loss_moments(
     if pair is None or not isinstance(pair.forward, MixtureLoss | UniformLoss):
         raise UnsupportedEventError(
             f"{event!r} has no sampled loss to expand: plain Gaussian releases compose "
-            "exactly (mu adds up in squares)."
+            "exactly (mu adds up in squares). Use the exact accountant."
         )
     atom = pair.forward.atom if isinstance(pair.forward, UniformLoss) else 0.0
     weight, loss = pair.forward.nodes(2.0, 1.0).measure()
@@ -98,11 +98,9 @@ def _prepare(
     event: Event, steps: int, alpha: ArrayLike, relation: str
 ) -> tuple[LossMoments, LossMoments, int, Array]:
     count = _validate.count("steps", steps, minimum=1)
-    points = np.asarray(alpha, dtype=np.float64)
+    points = _validate.array("alpha", alpha)
     if not ((points >= 0) & (points <= 1)).all():
-        raise ValueError(
-            f"Argument `alpha` must lie in [0, 1]. Received: alpha={alpha!r}."
-        )
+        raise ValueError(_validate.message("alpha", alpha, "in [0, 1]"))
     under_p, under_q = loss_moments(event, relation)
     return under_p, under_q, count, points
 

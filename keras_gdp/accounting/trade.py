@@ -175,13 +175,16 @@ def trade_noise(
     """
     target = _validate.positive("epsilon", epsilon)
     choice = _validate.one_of("accountant", accountant, ("exact", "clt"))
+    steps = _validate.count("steps", steps, minimum=1)
+    _validate.positive("sampling_probability", sampling_probability)
     event = SampledGaussian(noise_multiplier, sampling_probability)
     moments = make_accountant("moments").compose(event, steps)
     delta = float(moments.delta(target))
     if delta >= 1.0:
         raise ValueError(
             "Argument `epsilon` must be so large that the moments accountant has "
-            f"something to say. Received: epsilon={epsilon!r}, where its delta is 1."
+            f"something to say. Received: epsilon={epsilon!r}, where its delta is 1. "
+            "Raise epsilon, or the noise multiplier."
         )
     if choice == "clt":
         mu = float(mu_from_epsilon_delta(target, delta))

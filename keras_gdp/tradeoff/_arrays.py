@@ -5,6 +5,8 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from keras_gdp import _validate
+
 __all__ = ["Array", "finite_or_infinite", "like_input", "probabilities"]
 
 # Floats almost everywhere; the element type of NumPy's results is hard to follow.
@@ -13,11 +15,10 @@ Array: TypeAlias = NDArray[Any]
 
 def finite_or_infinite(name: str, value: ArrayLike) -> Array:
     """Returns `value` as a float array; infinities pass, NaN does not."""
-    array = np.asarray(value, dtype=np.float64)
+    array = _validate.array(name, value)
     if np.isnan(array).any():
-        raise ValueError(
-            f"Argument `{name}` must hold numbers, not NaN. Received: {name}={value!r}."
-        )
+        advice = "Check what it was computed from."
+        raise ValueError(_validate.message(name, value, "numbers, not NaN", advice))
     return array
 
 
@@ -25,10 +26,8 @@ def probabilities(name: str, value: ArrayLike) -> Array:
     """Returns `value` as a float array with all entries in [0, 1]."""
     array = finite_or_infinite(name, value)
     if ((array < 0) | (array > 1)).any():
-        raise ValueError(
-            f"Argument `{name}` must hold numbers in [0, 1]. "
-            f"Received: {name}={value!r}."
-        )
+        advice = "They are probabilities or error rates."
+        raise ValueError(_validate.message(name, value, "numbers in [0, 1]", advice))
     return array
 
 

@@ -33,7 +33,8 @@ def law(name: str, distribution: Any) -> Law:
         return _SciPyLaw(distribution)
     raise TypeError(
         f"Argument `{name}` must be a frozen SciPy distribution or a TensorFlow "
-        f"Probability distribution. Received: {name}={distribution!r}."
+        f"Probability distribution. Received: {name}={distribution!r}. Pass, say, "
+        "`scipy.stats.norm(0, 1)`."
     )
 
 
@@ -155,7 +156,8 @@ class _TFPLaw(Law):
         if distribution.batch_shape.rank or distribution.event_shape.rank:
             raise TypeError(
                 f"Argument `{name}` must be a scalar distribution. Received: shapes "
-                f"{distribution.batch_shape} and {distribution.event_shape}."
+                f"{distribution.batch_shape} and {distribution.event_shape}. Compose "
+                "the trade-off functions of its independent parts."
             )
         # TFP computes in float32 by default; seven digits are too few here.
         self._distribution = _in_float64(distribution)

@@ -7,7 +7,7 @@ import numpy as np
 from keras_gdp import _validate
 from keras_gdp.tradeoff._arrays import Array
 from keras_gdp.tradeoff._solve import Point
-from keras_gdp.tradeoff.base import TradeOff
+from keras_gdp.tradeoff.base import TradeOff, checked_tradeoff
 from keras_gdp.tradeoff.duality import from_delta
 
 __all__ = ["advanced_mixture"]
@@ -55,7 +55,11 @@ def advanced_mixture(
         >>> round(f.delta(0.1), 6)
         0.103027
     """
-    weight = _validate.probability("weight", weight)
+    weight = _validate.probability(
+        "weight", weight, "It is the share w of the two distributions in the mixtures."
+    )
+    for name, function in (("f", f), ("common_p", common_p), ("common_q", common_q)):
+        checked_tradeoff(name, function)
     return AdvancedMixture(f, common_p, common_q, weight, plain)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -20,7 +21,7 @@ from keras_gdp.tradeoff._solve import Point, crossing, lower_values
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-__all__ = ["TradeOff"]
+__all__ = ["TradeOff", "checked_list", "checked_tradeoff"]
 
 
 class TradeOff(ABC):
@@ -137,7 +138,7 @@ class TradeOff(ABC):
         if (array > 0).any():
             raise ValueError(
                 "Argument `log_alpha` must hold numbers <= 0, the logarithms of error "
-                f"rates. Received: log_alpha={log_alpha!r}."
+                f"rates. Received: log_alpha={log_alpha!r}. Pass `numpy.log(alpha)`."
             )
         return like_input(self._log_values(array.ravel()), array)
 
@@ -240,7 +241,9 @@ class TradeOff(ABC):
         """
         from keras_gdp.tradeoff.subsample import poisson_subsample
 
-        p = _validate.probability("p", p)
+        p = _validate.probability(
+            "p", p, "It is the sampling probability, `batch_size / num_examples`."
+        )
         _validate.one_of("sampling", sampling, ["poisson", "uniform"])
         if sampling == "poisson":
             return poisson_subsample(self, p)
@@ -257,7 +260,7 @@ class TradeOff(ABC):
         """
         from keras_gdp.tradeoff.composition import compose
 
-        return compose([(self, 1), (other, 1)])
+        return compose([(self, 1), (checked_tradeoff("other", other), 1)])
 
     def self_compose(self, n: int) -> TradeOff:
         """The `n`-fold tensor product of `f` with itself.
@@ -342,6 +345,23 @@ class TradeOff(ABC):
         from keras_gdp.tradeoff.plot import plot_tradeoffs
 
         return plot_tradeoffs({kwargs.pop("label", repr(self)): self}, ax=ax, **kwargs)
+
+
+def checked_tradeoff(name: str, value: TradeOff) -> TradeOff:
+    """Returns `value` if it is a trade-off function."""
+    if not isinstance(value, TradeOff):
+        advice = "Accountants give theirs with `trade_off()`."
+        expected = "a trade-off function such as gaussian(1.0)"
+        raise TypeError(_validate.message(name, value, expected, advice))
+    return value
+
+
+def checked_list(name: str, values: Iterable[TradeOff]) -> list[TradeOff]:
+    """Returns `values` as a list if they are trade-off functions."""
+    if not isinstance(values, Iterable):
+        expected = "a list of trade-off functions"
+        raise TypeError(_validate.message(name, values, expected, "Pass [f] for one."))
+    return [checked_tradeoff(f"{name}[{i}]", f) for i, f in enumerate(values)]
 
 
 def _excess(epsilon: Array, gain: Array, cost: Array) -> Array:

@@ -14,7 +14,7 @@ from scipy.special import ndtr, ndtri
 
 from keras_gdp import _validate
 from keras_gdp.tradeoff._arrays import Array, like_input, probabilities
-from keras_gdp.tradeoff.base import TradeOff
+from keras_gdp.tradeoff.base import TradeOff, checked_tradeoff
 from keras_gdp.tradeoff.gaussian import gaussian
 from keras_gdp.tradeoff.piecewise import PiecewiseLinear
 
@@ -64,13 +64,20 @@ def loss_moments(f: TradeOff, *, under: str = "P") -> LossMoments:
         ValueError: if `under` is neither, or the loss is infinite with positive
             probability.
     """
-    _validate.one_of("under", under, ["P", "Q"])
+    _validate.one_of(
+        "under",
+        under,
+        ["P", "Q"],
+        "It is the distribution that the moments are taken under.",
+    )
+    checked_tradeoff("f", f)
     lost = f._delta(np.array([np.inf]))[0] if under == "Q" else 0.0
     lost = f._reverse_delta(np.array([np.inf]))[0] if under == "P" else lost
     if lost > 0:
         raise ValueError(
             "Argument `f` must have finite losses: some outcome is impossible under "
-            f"one of the distributions. Received: f={f!r}."
+            f"one of the distributions. Received: f={f!r}. Compose it exactly, with "
+            "`f.self_compose(n)`."
         )
     if isinstance(f, PiecewiseLinear):
         mass = f._p if under == "P" else f._q
@@ -149,7 +156,7 @@ def gaussian_limit(f: TradeOff, n: int) -> TradeOff:
         HDSR 2020, Theorem 5 and Lemma 1.
     """
     n = _validate.count("n", n)
-    return gaussian(float(np.sqrt(n * f.chi2(reverse=True))))
+    return gaussian(float(np.sqrt(n * checked_tradeoff("f", f).chi2(reverse=True))))
 
 
 def berry_esseen_symmetric(f: TradeOff, n: int) -> tuple[float, float]:
@@ -172,10 +179,10 @@ def berry_esseen_symmetric(f: TradeOff, n: int) -> tuple[float, float]:
     References:
         Dong, Roth and Su, "Gaussian Differential Privacy", Theorem 3.4.
     """
-    if not f.is_symmetric:
+    if not checked_tradeoff("f", f).is_symmetric:
         raise ValueError(
-            "Argument `f` must be symmetric; use `berry_esseen` or `f.symmetrize()`. "
-            f"Received: f={f!r}."
+            f"Argument `f` must be symmetric. Received: f={f!r}. Use `berry_esseen` or "
+            "`f.symmetrize()`."
         )
     n = _validate.count("n", n, minimum=1)
     moments = loss_moments(f)

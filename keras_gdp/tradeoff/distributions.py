@@ -50,7 +50,8 @@ def from_distributions(p: Any, q: Any) -> TradeOff:
         raise TypeError(
             "Arguments `p` and `q` must both be discrete or both have densities: a "
             "mixed pair is told apart with certainty. "
-            f"Received: p={p!r}, q={q!r}."
+            f"Received: p={p!r}, q={q!r}. Use "
+            "`keras_gdp.tradeoff.no_privacy()`."
         )
     if law_p.discrete:
         outcomes = np.union1d(law_p.outcomes(), law_q.outcomes())

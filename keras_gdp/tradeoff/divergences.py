@@ -58,7 +58,12 @@ def chi_squared(f: TradeOff) -> float:
 
 def renyi(f: TradeOff, order: float) -> float:
     """`R_order(P || Q) = log int |f'|^(1 - order) / (order - 1)`."""
-    order = _validate.positive("order", order, infinite=True)
+    order = _validate.positive(
+        "order",
+        order,
+        "It is the order of the divergence; 1 is Kullback-Leibler, try 2.",
+        infinite=True,
+    )
     if order == 1:
         return kullback_leibler(f)
     if order == np.inf:

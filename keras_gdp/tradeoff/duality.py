@@ -58,7 +58,7 @@ def from_delta(
         if values is not None and values.shape != t.shape:
             raise ValueError(
                 f"Argument `{name}` must hold one number for each of the {t.size} "
-                f"epsilons. Received: {values.size}."
+                f"epsilons. Received: {values.size}. Pass arrays of one length."
             )
     keep = np.isfinite(t)
     t, delta = t[keep], delta[keep]

@@ -9,7 +9,7 @@ import numpy as np
 
 from keras_gdp.tradeoff._arrays import Array
 from keras_gdp.tradeoff._solve import Point
-from keras_gdp.tradeoff.base import TradeOff
+from keras_gdp.tradeoff.base import TradeOff, checked_list
 
 __all__ = ["LowerEnvelope", "lower_envelope"]
 
@@ -36,14 +36,14 @@ def lower_envelope(tradeoffs: Iterable[TradeOff]) -> TradeOff:
         0.4
     """
     parts: list[TradeOff] = []
-    for f in tradeoffs:
+    for f in checked_list("tradeoffs", tradeoffs):
         for g in f.parts if isinstance(f, LowerEnvelope) else (f,):
             if g not in parts:
                 parts.append(g)
     if not parts:
         raise ValueError(
             "Argument `tradeoffs` must hold at least one trade-off function. "
-            "Received: none."
+            "Received: none. Pass `[f]` for a single one."
         )
     return parts[0] if len(parts) == 1 else LowerEnvelope(tuple(parts))
 

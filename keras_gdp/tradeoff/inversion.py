@@ -70,7 +70,7 @@ class LossInversion(TradeOff):
             if function is None:
                 raise ValueError(
                     "Argument `factors` must have known moment generating functions. "
-                    f"Received: {f!r}."
+                    f"Received: {f!r}. Use `f.compose`, which picks a method that can."
                 )
             functions.append((function, n))
         self._functions = functions

@@ -12,7 +12,7 @@ from scipy.special import ndtr
 from keras_gdp import _gdp
 from keras_gdp.tradeoff._arrays import Array, probabilities
 from keras_gdp.tradeoff._solve import Point
-from keras_gdp.tradeoff.base import TradeOff
+from keras_gdp.tradeoff.base import TradeOff, checked_list
 from keras_gdp.tradeoff.gaussian import Gaussian, gaussian
 from keras_gdp.tradeoff.piecewise import PiecewiseLinear, identity
 
@@ -52,16 +52,18 @@ def mixture(tradeoffs: Sequence[TradeOff], weights: ArrayLike) -> TradeOff:
         >>> round(f(0.1), 6)
         0.400122
     """
-    parts = list(tradeoffs)
+    parts = checked_list("tradeoffs", tradeoffs)
     w = probabilities("weights", weights).ravel()
     if len(parts) != w.size or w.size == 0:
         raise ValueError(
             "Argument `weights` must hold one probability for each trade-off function. "
-            f"Received: {w.size} weights for {len(parts)} functions."
+            f"Received: {w.size} weights for {len(parts)} functions. Pass lists of one "
+            "length."
         )
     if abs(w.sum() - 1) > 1e-9:
         raise ValueError(
-            f"Argument `weights` must sum to 1. Received a sum of {w.sum()!r}."
+            f"Argument `weights` must sum to 1. Received a sum of {w.sum()!r}. Divide "
+            "them by it."
         )
     w = w / w.sum()
     chosen = [(f, float(v)) for f, v in zip(parts, w, strict=True) if v > 0]

@@ -7,7 +7,7 @@ from numpy.typing import ArrayLike
 
 from keras_gdp import _validate
 from keras_gdp.tradeoff._arrays import Array, finite_or_infinite
-from keras_gdp.tradeoff.base import TradeOff
+from keras_gdp.tradeoff.base import TradeOff, checked_tradeoff
 from keras_gdp.tradeoff.duality import from_delta
 from keras_gdp.tradeoff.envelope import LowerEnvelope
 from keras_gdp.tradeoff.gaussian import gaussian
@@ -74,6 +74,7 @@ def moments_accountant(
         Abadi et al., "Deep Learning with Differential Privacy", CCS 2016, Theorem 2;
         Bu et al., HDSR 2020, Theorem 4.
     """
+    checked_tradeoff("f", f)
     order = np.geomspace(1e-2, 1e4, 1501)
     moment = np.array([x * _worse_renyi(f, 1 + x) for x in order])
     usable = np.isfinite(moment)

@@ -235,13 +235,14 @@ def from_pmfs(p: ArrayLike, q: ArrayLike) -> PiecewiseLinear:
     if mass_p.shape != mass_q.shape:
         raise ValueError(
             "Arguments `p` and `q` must list the same outcomes. "
-            f"Received: {mass_p.size} and {mass_q.size} probabilities."
+            f"Received: {mass_p.size} and {mass_q.size} probabilities. Give outcomes "
+            "that are impossible under one probability 0 there."
         )
     for name, mass in (("p", mass_p), ("q", mass_q)):
         if mass.sum() > 1 + 1e-9:
             raise ValueError(
                 f"Argument `{name}` must sum to at most 1. Received a sum of "
-                f"{mass.sum()!r}."
+                f"{mass.sum()!r}. Divide counts by their sum."
             )
     lost = [max(0.0, 1 - mass.sum()) for mass in (mass_p, mass_q)]
     # A sum of 1 is rarely 1.0 exactly; that is rounding, not an outcome.
@@ -277,11 +278,16 @@ def from_points(
     from keras_gdp import _validate
 
     x, y = probabilities("alpha", alpha).ravel(), probabilities("beta", beta).ravel()
-    _validate.one_of("reading", reading, ["vertices", "samples"])
+    _validate.one_of(
+        "reading",
+        reading,
+        ["vertices", "samples"],
+        "'samples' also is safe for points of a curve that is unknown between.",
+    )
     if x.shape != y.shape or x.size == 0:
         raise ValueError(
             "Arguments `alpha` and `beta` must hold equally many points, at least one. "
-            f"Received: {x.size} and {y.size}."
+            f"Received: {x.size} and {y.size}. Pass one `beta` for every `alpha`."
         )
     x = np.concatenate([x, [0.0, 1.0]])
     y = np.concatenate([np.minimum(y, 1 - x[:-2]), [1.0, 0.0]])

@@ -67,25 +67,37 @@ def random_initialization(
         >>> round(f(0.05), 6), round(f.delta(0.5), 6)
         (0.784888, 0.16056)
     """
-    sigma = _validate.positive("noise_stddev", noise_stddev, infinite=True)
+    sigma = _validate.positive(
+        "noise_stddev",
+        noise_stddev,
+        "It is the standard deviation of the noise on the released step, such as 1.0.",
+        infinite=True,
+    )
     clip = np.inf
     if l2_norm_clip is not None:
-        clip = _validate.positive("l2_norm_clip", l2_norm_clip, infinite=True)
+        clip = _validate.positive(
+            "l2_norm_clip",
+            l2_norm_clip,
+            "It bounds the shift, such as 1.0; None for no bound.",
+            infinite=True,
+        )
     if sigma == np.inf:
         return gaussian(0.0)
     if shift is not None:
         if a is not None or b is not None:
             raise ValueError(
                 "Argument `shift` must be given without `a` and `b`. Received: "
-                f"a={a!r}, b={b!r}."
+                f"a={a!r}, b={b!r}. Leave them out, or leave out `shift`."
             )
         return _general(shift, sigma, clip, initialization)
     if a is None or b is None or initialization is not None:
         raise ValueError(
             "Arguments `a` and `b` must be given together and without "
-            f"`initialization`, or else `shift`. Received: a={a!r}, b={b!r}."
+            f"`initialization`, or else `shift`. Received: a={a!r}, b={b!r}, "
+            f"initialization={initialization!r}. A record (x, y) has a = x^2, b = -x y."
         )
-    a, b = _validate.real("a", a), _validate.real("b", b)
+    advice = "It is of the shift |a start + b|; a record (x, y) has a = x^2, b = -x y."
+    a, b = _validate.real("a", a, advice), _validate.real("b", b, advice)
     if a == 0:
         return gaussian(min(abs(b), clip) / sigma)
     return _linear(a, b, sigma, clip)
@@ -163,7 +175,8 @@ def _general(
         if distance.shape != x.shape or not (distance >= 0).all():
             raise ValueError(
                 "Argument `shift` must map an array of starts to an array of distances "
-                f">= 0 of the same shape. Received values {distance!r}."
+                f">= 0 of the same shape. Received values {distance!r}. Return, say, "
+                "`np.abs(start)`."
             )
         return np.minimum(distance, clip) / sigma
 

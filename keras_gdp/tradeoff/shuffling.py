@@ -17,6 +17,8 @@ from keras_gdp.tradeoff.piecewise import identity, no_privacy
 
 __all__ = ["shuffled", "shuffled_epsilon_bound"]
 
+_EPSILON0 = "It is the epsilon of each local report, such as 1.0."
+
 
 def shuffled(
     epsilon0: float, n: int, delta0: float = 0.0, clones: str = "clones"
@@ -61,15 +63,24 @@ def shuffled(
         >>> round(shuffled(1.0, 1000).epsilon(1e-6), 6)
         0.182412
     """
-    epsilon0 = _validate.non_negative("epsilon0", epsilon0, infinite=True)
-    n = _validate.count("n", n, minimum=1)
-    delta0 = _validate.probability("delta0", delta0)
-    _validate.one_of("clones", clones, ["clones", "stronger"])
+    epsilon0 = _validate.non_negative("epsilon0", epsilon0, _EPSILON0, infinite=True)
+    n = _validate.count(
+        "n", n, "It is the number of reports that are shuffled.", minimum=1
+    )
+    delta0 = _validate.probability(
+        "delta0", delta0, "It is the delta of each local report; 0 for pure epsilon0."
+    )
+    _validate.one_of(
+        "clones",
+        clones,
+        ["clones", "stronger"],
+        "'stronger' is tighter, for delta0 = 0 only.",
+    )
     if clones == "stronger" and delta0 > 0:
         raise ValueError(
             "Argument `clones` must be 'clones' when `delta0` is positive: the "
             f"stronger bound is not proved there. Received: clones={clones!r}, "
-            f"delta0={delta0!r}."
+            f"delta0={delta0!r}. Leave `clones` out."
         )
     if epsilon0 == np.inf or delta0 == 1:
         return no_privacy()
@@ -273,9 +284,13 @@ def shuffled_epsilon_bound(
         >>> round(shuffled_epsilon_bound(1.0, 1000, 1e-6, bound="fmt21"), 6)
         0.566201
     """
-    epsilon0 = _validate.positive("epsilon0", epsilon0)
-    n = _validate.count("n", n, minimum=1)
-    _validate.one_of("bound", bound, ["fmt21", "fmt23"])
+    epsilon0 = _validate.positive("epsilon0", epsilon0, _EPSILON0)
+    n = _validate.count(
+        "n", n, "It is the number of reports that are shuffled.", minimum=1
+    )
+    _validate.one_of(
+        "bound", bound, ["fmt21", "fmt23"], "'fmt23' is the later, tighter one."
+    )
     array = probabilities("delta", delta)
     d, e = array.ravel(), np.exp(epsilon0)
     with np.errstate(divide="ignore", invalid="ignore"):

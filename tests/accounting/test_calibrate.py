@@ -91,7 +91,7 @@ def test_unreachable_budgets_are_named_errors():
         )
     with pytest.raises(BudgetExceededError, match="one record"):
         batch_size_for(0.1, 1e-9, noise_multiplier=1.0, num_examples=50, steps=1000)
-    with pytest.raises(BudgetExceededError, match="noise"):
+    with pytest.raises(BudgetExceededError, match="`noise_multiplier`.*=0.0. Start"):
         sampling_probability_for(1.0, 1e-5, noise_multiplier=0.0, steps=5)
     with pytest.raises(ValueError, match="epsilon"):
         steps_for(0.0, 1e-5, noise_multiplier=1.0, sampling_probability=P)
@@ -157,7 +157,9 @@ def test_noise_for_tiny_budgets_is_found():
 
 
 def test_history_of_anything_but_events_is_refused_by_its_place():
-    with pytest.raises(TypeError, match=r"history\[1\]=3"):
+    with pytest.raises(TypeError, match="`history` must be a list.*leave it out"):
+        max_steps(Gaussian(1.0), epsilon=1.0, delta=1e-5, history=3)
+    with pytest.raises(TypeError, match=r"history\[1\]=3.*SelfComposed"):
         noise_multiplier_for(
             1.0, 1e-5, sampling_probability=P, steps=100, history=[Gaussian(9.0), 3]
         )

@@ -37,16 +37,17 @@ def test_json_round_trip(event):
 @pytest.mark.parametrize(
     ("build", "word"),
     [
-        (lambda: Gaussian(-1.0), "noise_multiplier"),
+        (lambda: Gaussian(-1.0), "`noise_multiplier`.*start with 1.0"),
         (lambda: Gaussian(float("nan")), "noise_multiplier"),
-        (lambda: SampledGaussian(1.0, 1.5), "sampling_probability"),
+        (lambda: SampledGaussian(1.0, 1.5), "It is `batch_size / num_examples`"),
         (lambda: UniformSampledGaussian(1.0, 0, 10), "batch_size"),
-        (lambda: UniformSampledGaussian(1.0, 11, 10), "num_examples"),
-        (lambda: SelfComposed(Gaussian(1.0), -1), "count"),
-        (lambda: RandomizedResponse(0.5, 1), "num_categories"),
+        (lambda: UniformSampledGaussian(1.0, 11, 10), "num_examples.*smaller"),
+        (lambda: SelfComposed(Gaussian(1.0), -1), "`count`.*pass 1 for once"),
+        (lambda: RandomizedResponse(0.5, 1), "`num_categories`.*2 for yes and no"),
+        (lambda: RandomizedResponse(2.0), "`noise_probability`.*such as 0.25"),
         (lambda: ApproximateDP(1.0, 2.0), "delta"),
-        (lambda: Event.from_dict({"type": "Nothing"}), "Nothing"),
-        (lambda: Event.from_dict({"type": "Gaussian"}), "noise_multiplier"),
+        (lambda: Event.from_dict({"type": "Nothing"}), "Nothing.*newer version"),
+        (lambda: Event.from_dict({"type": "Gaussian"}), "noise_multiplier.*unchanged"),
         (
             lambda: Event.from_dict({"type": "Gaussian", "noise_multiplier": -1}),
             "noise",
@@ -59,8 +60,11 @@ def test_bad_values_name_the_argument(build, word):
 
 
 def test_events_are_required_where_events_go():
-    with pytest.raises(TypeError, match="events\\[0\\]"):
+    with pytest.raises(TypeError, match=r"events\[0\].*SelfComposed"):
         Composed([1.0])
+    for bad in (None, 3, Gaussian(1.0)):
+        with pytest.raises(TypeError, match="`events` must be a list"):
+            Composed(bad)
     with pytest.raises(TypeError, match="event"):
         SelfComposed("step", 3)
 

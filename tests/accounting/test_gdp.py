@@ -85,6 +85,9 @@ def test_edges():
         delta_from_mu(1.0, -1.0)
     with pytest.raises(ValueError, match="delta"):
         epsilon_from_mu(np.nan, 1.0)
+    for bad in ("a", {}, [[1.0], [1.0, 2.0]]):
+        with pytest.raises(TypeError, match="`mu`.*Received.*such as 1.0"):
+            delta_from_mu(1.0, bad)
 
 
 def test_arguments_broadcast():

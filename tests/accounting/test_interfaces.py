@@ -59,10 +59,14 @@ def test_every_accountant_keeps_the_contract(name):
     assert replaced.epsilon(1e-5) >= 9.997
     no_noise = make_accountant(name).compose(Gaussian(0.0))
     assert no_noise.epsilon(1e-5) == float("inf")
-    with pytest.raises(ValueError, match="relation"):
+    with pytest.raises(ValueError, match="`relation`.*one example"):
         make_accountant(name, "neighbours")
-    with pytest.raises(TypeError, match="event"):
+    with pytest.raises(TypeError, match="`event`.*Build it"):
         one.compose("step")
+    with pytest.raises(ValueError, match="`group_size`.*1 for one"):
+        make_accountant(name, group_size=0)
+    with pytest.raises(ValueError, match=f"Did you mean {name!r}"):
+        make_accountant(name.upper())
 
 
 def test_upper_bounds_are_ordered():

@@ -6,14 +6,19 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from keras_gdp.tradeoff import (
+    advanced_mixture,
     approximate_dp,
+    berry_esseen_symmetric,
     from_delta,
     from_pmfs,
     gaussian,
+    gaussian_limit,
     identity,
     laplace,
+    loss_moments,
     lower_envelope,
     mixture,
+    moments_accountant,
     no_privacy,
     noisy_sgd,
     random_initialization,
@@ -271,18 +276,43 @@ def test_generic_quadrature_of_divergences_matches_closed_forms(mu):
     assert laplace(mu).kl() == pytest.approx(mu + np.exp(-mu) - 1, rel=1e-9, abs=0.0)
 
 
+@pytest.mark.parametrize(
+    ("call", "named"),
+    [
+        (lambda f: f.compose(1.0), "`other`.*such as gaussian"),
+        (lambda f: mixture([f, 3], [0.5, 0.5]), r"`tradeoffs\[1\]`.*trade_off"),
+        (lambda f: mixture(f, [1.0]), "`tradeoffs` must be a list"),
+        (lambda f: lower_envelope(f), "`tradeoffs` must be a list"),
+        (lambda f: advanced_mixture(f, f, None, 0.5), "`common_q`.*=None"),
+        (lambda f: loss_moments(3), "`f`.*=3"),
+        (lambda f: gaussian_limit("f", 3), "`f`.*='f'"),
+        (lambda f: berry_esseen_symmetric(None, 3), "`f`.*=None"),
+        (lambda f: moments_accountant(1.0), "`f`.*=1.0"),
+        (lambda f: f("a"), "`alpha` must be a number or an array of numbers"),
+        (lambda f: from_delta([0.0], ["a"]), "`deltas`.*Convert it"),
+        (lambda f: shuffled("a", 10), "`epsilon0`.*local report"),
+    ],
+)
+def test_what_is_no_trade_off_function_or_number_is_named(call, named):
+    with pytest.raises(TypeError, match=named):
+        call(gaussian(1.0))
+
+
 def test_wrong_arguments_name_the_argument():
     f = gaussian(1.0)
     for call, name in (
         (lambda: f(1.5), "alpha"),
         (lambda: f(np.nan), "alpha"),
-        (lambda: f.log(0.5), "log_alpha"),
+        (lambda: f.log(0.5), "log_alpha`.*`numpy.log.alpha."),
         (lambda: f.epsilon(-1.0), "delta"),
-        (lambda: f.subsample(2.0), "p"),
-        (lambda: f.subsample(0.1, "shuffle"), "sampling"),
+        (lambda: f.subsample(2.0), "p`.*`batch_size / num_examples"),
+        (lambda: f.subsample(0.1, "shuffle"), "sampling`.*`UniformDataset"),
         (lambda: gaussian(-1.0), "mu"),
         (lambda: approximate_dp(-1.0), "epsilon"),
         (lambda: mixture([f], [0.5]), "weights"),
+        (lambda: f.renyi(0.0), "order"),
+        (lambda: random_initialization(1.0, None, 1.0), "a` and `b"),
+        (lambda: random_initialization(1.0, 1.0, -1.0), "noise_stddev"),
         (lambda: from_delta([0.0], [0.1, 0.2]), "deltas"),
         (lambda: from_pmfs([0.5], [0.5, 0.5]), "p"),
         (lambda: shuffled(1.0, 10, 1e-3, clones="stronger"), "clones"),
