@@ -137,7 +137,7 @@ def _probability(args: argparse.Namespace) -> float:
     if not 0 < args.batch_size <= args.examples:
         raise ValueError(
             "--batch-size must be between 1 and --examples. Received: "
-            f"{args.batch_size} of {args.examples}."
+            f"{args.batch_size} of {args.examples}. Check their order."
         )
     return float(args.batch_size) / float(args.examples)
 
@@ -150,7 +150,7 @@ def _steps(args: argparse.Namespace, probability: float) -> int:
     if not args.epochs > 0 or probability <= 0 or args.epochs / probability == math.inf:
         raise ValueError(
             "--epochs must be > 0 and finite, with a sampling probability > 0. "
-            f"Received: {args.epochs}."
+            f"Received: {args.epochs}. Give --steps instead where there is no pass."
         )
     # An epoch is num_examples drawn in expectation.
     return math.ceil(args.epochs / probability - 1e-9)
@@ -287,9 +287,15 @@ def _tradeoff(args: argparse.Namespace) -> dict[str, Any] | None:
         axes.figure.savefig(target, dpi=150)
         return {"written": target}
     if target and not target.endswith(".csv"):
-        raise ValueError(f"--output must end in .csv or .png. Received: {target}.")
+        raise ValueError(
+            f"--output must end in .csv or .png. Received: {target}. "
+            "Leave it out to print the CSV."
+        )
     if args.points < 2:
-        raise ValueError(f"--points must be at least 2. Received: {args.points}.")
+        raise ValueError(
+            f"--points must be at least 2. Received: {args.points}. "
+            "Leave it out for 101."
+        )
     alphas = np.linspace(0.0, 1.0, args.points)
     betas = np.asarray(curve(alphas))
     if args.json and not target:

@@ -52,13 +52,15 @@ def epsilon_lower_bound(
         >>> round(epsilon_lower_bound(1000, 100, 95, delta=1e-5), 3)
         2.165
     """
-    m = _validate.count("canaries", canaries, minimum=1)
-    r = _validate.count("guesses", guesses)
-    v = _validate.count("correct", correct)
+    m = _validate.count(
+        "canaries", canaries, "It is how many were drawn, in or out.", minimum=1
+    )
+    r = _validate.count("guesses", guesses, "It is how many were guessed in or out.")
+    v = _validate.count("correct", correct, "It is how many guesses were right.")
     if not v <= r <= m:
         raise ValueError(
             "The numbers must satisfy correct <= guesses <= canaries. Received: "
-            f"correct={v}, guesses={r}, canaries={m}."
+            f"correct={v}, guesses={r}, canaries={m}. Check the order of the arguments."
         )
     delta = _validate.probability("delta", delta)
     allowed = 1.0 - checked_confidence(confidence)
@@ -160,16 +162,17 @@ def one_run_audit(
     if x.ndim == 0 or y.ndim == 0 or len(x) != len(y) or len(x) < 2:
         raise ValueError(
             "Argument `canaries` must be a pair of arrays of one length, at least 2. "
-            f"Received shapes {x.shape} and {y.shape}."
+            f"Received shapes {x.shape} and {y.shape}. Pass (inputs, targets), a row "
+            "for each canary."
         )
-    for name, function, call in (
-        ("train", train, "train(x, y)"),
-        ("score", score, "score(model, x, y)"),
+    for name, function, call, advice in (
+        ("train", train, "train(x, y)", "Return the trained model."),
+        ("score", score, "score(model, x, y)", "Leave it out for minus the loss."),
     ):
         if not callable(function) and not (name == "score" and function is None):
             raise ValueError(
                 f"Argument `{name}` must be a function, called as `{call}`. Received: "
-                f"{name}={function!r}."
+                f"{name}={function!r}. {advice}"
             )
     delta = _validate.probability("delta", delta)
     confidence = checked_confidence(confidence)
@@ -183,7 +186,7 @@ def one_run_audit(
     if scores.shape != (len(x),):
         raise ValueError(
             f"`score` must return one number per canary, of shape ({len(x)},). "
-            f"Received shape {scores.shape}."
+            f"Received shape {scores.shape}. Return, say, minus the loss of each."
         )
     # A model that broke down tells nothing.
     scores = np.nan_to_num(scores, nan=0.0, posinf=np.inf, neginf=-np.inf)
@@ -213,11 +216,17 @@ def one_run_audit(
 
 def _numbers_of_guesses(guesses, canaries):
     if guesses is not None:
-        guesses = _validate.count("guesses", guesses, minimum=1)
+        guesses = _validate.count(
+            "guesses",
+            guesses,
+            "It is how many canaries to guess; pass None to try several numbers.",
+            minimum=1,
+        )
         if guesses > canaries:
             raise ValueError(
                 "Argument `guesses` must not exceed the number of canaries. Received: "
-                f"guesses={guesses} with {canaries} canaries."
+                f"guesses={guesses} with {canaries} canaries. Guess fewer, or pass "
+                "None to try several numbers."
             )
         return [guesses]
     tried, number = [canaries], canaries // 2

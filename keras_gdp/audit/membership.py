@@ -208,7 +208,8 @@ def _checked_losses(name, losses):
     if losses.ndim != 1 or len(losses) < 4 or np.isnan(losses).any():
         raise ValueError(
             f"Argument `{name}` must be an array of at least 4 losses without NaN. "
-            f"Received shape {losses.shape}, {np.isnan(losses).sum()} NaN."
+            f"Received shape {losses.shape}, {np.isnan(losses).sum()} NaN. Pass the "
+            "losses of more examples; NaN means that training broke down."
         )
     return losses
 

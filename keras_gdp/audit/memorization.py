@@ -181,18 +181,30 @@ def label_memorization(
             settings.
     """
     x = np.asarray(x)
-    for name, function in (("model_fn", model_fn), ("optimizer_fn", optimizer_fn)):
+    for name, function, call in (
+        ("model_fn", model_fn, "It returns a new model: `model_fn()`."),
+        (
+            "optimizer_fn",
+            optimizer_fn,
+            "It returns an optimizer: `optimizer_fn(noise_multiplier)`.",
+        ),
+    ):
         if not callable(function):
             raise ValueError(
                 f"Argument `{name}` must be a function, which is called for every run. "
-                f"Received: {name}={function!r}."
+                f"Received: {name}={function!r}. {call}"
             )
     if x.ndim == 0 or len(x) == 0:
         raise ValueError(
             "Argument `x` must be an array with a leading axis of examples, at least "
-            f"one. Received shape {x.shape}."
+            f"one. Received shape {x.shape}. Check how the data was loaded."
         )
-    num_classes = _validate.count("num_classes", num_classes, minimum=2)
+    num_classes = _validate.count(
+        "num_classes",
+        num_classes,
+        "Random labels are drawn from so many classes; try 10.",
+        minimum=2,
+    )
     epochs = _validate.count("epochs", epochs, minimum=1)
     delta = _validate.delta("delta", delta)
     confidence = checked_confidence(confidence)
@@ -208,11 +220,19 @@ def label_memorization(
             f"batch_size={batch_size!r} with {len(x)} examples. {advice}"
         )
     budgets = sorted(
-        _validate.positive("budgets", epsilon, infinite=True) for epsilon in budgets
+        _validate.positive(
+            "budgets",
+            epsilon,
+            "They are epsilons; math.inf trains without privacy.",
+            infinite=True,
+        )
+        for epsilon in budgets
     )
     inputs = (inputs,) if isinstance(inputs, str) else tuple(inputs)
     for kind in inputs:
-        _validate.one_of("inputs", kind, _INPUTS)
+        _validate.one_of(
+            "inputs", kind, _INPUTS, "Pass one of them, or a tuple of several."
+        )
     steps = epochs * max(1, round(len(x) / batch_size))
     settings = {
         "examples": len(x),
@@ -277,7 +297,9 @@ def _train(model, optimizer, x, y, *, loss, batch_size, epochs, budget, verbose)
         raise ValueError(
             f"`optimizer_fn` must return {'a DP' if not private else 'a plain Keras'} "
             f"optimizer for the budget {epsilon:g}. Received: "
-            f"{type(optimizer).__name__}."
+            f"{type(optimizer).__name__}. "
+            "It is called with the noise multiplier, which is 0 without a budget: "
+            "return keras_gdp.DPSGD, say, where it is not, else keras.optimizers.SGD."
         )
     if private:
         dataset = gdp.PoissonDataset(x, y, batch_size=batch_size)

@@ -120,7 +120,8 @@ class PrivacyBudget(keras.callbacks.Callback):
         if optimizer is not None and not isinstance(optimizer, PrivateOptimizer):
             raise ValueError(
                 "Argument `optimizer` must be a DP optimizer of keras_gdp. Received: "
-                f"{type(optimizer).__name__}."
+                f"{type(optimizer).__name__}. Pass the one that takes the private "
+                "steps, or leave it out for the model's own."
             )
         self._optimizer = optimizer
         self._limit = None
@@ -544,7 +545,7 @@ def _declared_sampling(dataset, num_examples, batch_size, sampling):
         if given:
             raise ValueError(
                 f"Arguments {', '.join(f'`{n}`' for n in given)} cannot be combined "
-                "with `dataset`, which states its own sampling."
+                "with `dataset`, which states its own sampling. Leave them out."
             )
         if verified_sampling(dataset) is None:
             raise ValueError(

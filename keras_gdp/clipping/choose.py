@@ -47,7 +47,7 @@ def choose_engine(name, strategy, physical_batch_size, objective, row_specs):
     Raises:
         UnsupportedLayerError: If an engine was named that is not valid for the model.
     """
-    _validate.one_of("clipping", name, ["auto", *ENGINES])
+    _validate.one_of("clipping", name, ["auto", *ENGINES], "'auto' fits all models.")
     _leave_tensor_float_32()
     rows = physical_batch_size or tf.nest.flatten(row_specs)[0].shape[0]
 

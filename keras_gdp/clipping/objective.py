@@ -123,7 +123,10 @@ def num_rows(batch):
     """Returns the static number of rows of a nested batch, else a scalar tensor."""
     leaves = leaves_of(batch)
     if not leaves:
-        raise ValueError("A private step needs a batch with at least one tensor.")
+        raise ValueError(
+            "A batch must hold at least one tensor with a leading axis of examples. "
+            "Received none. Pass the inputs, such as `x` or `(x, y)`."
+        )
     for leaf in leaves:
         if not isinstance(leaf, tf.Tensor):
             raise ValueError(
@@ -134,13 +137,15 @@ def num_rows(batch):
         if leaf.shape.rank == 0:
             raise ValueError(
                 "Each tensor of a batch needs a leading axis of examples. "
-                f"Received a scalar: {leaf}."
+                f"Received a scalar: {leaf}. Repeat it for every example, or keep it "
+                "out of the batch."
             )
     static = {leaf.shape[0] for leaf in leaves} - {None}
     if len(static) > 1:
         raise ValueError(
             "All tensors of a batch must have the same number of rows. "
-            f"Received leading sizes {sorted(static)}."
+            f"Received leading sizes {sorted(static)}. Batch inputs, targets and "
+            "sample weights alike."
         )
     return static.pop() if static else tf.shape(leaves[0])[0]
 

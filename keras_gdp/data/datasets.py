@@ -52,7 +52,10 @@ class SampledDataset(keras.utils.PyDataset):
         if steps_per_epoch is None:
             steps_per_epoch = max(1, round(self.num_examples / batch_size))
         self.steps_per_epoch = _validate.count(
-            "steps_per_epoch", steps_per_epoch, minimum=1
+            "steps_per_epoch",
+            steps_per_epoch,
+            "Leave it out for the steps that see as many examples as there are.",
+            minimum=1,
         )
         self._draws = 0
         self._epoch = 0
@@ -112,7 +115,8 @@ class SampledDataset(keras.utils.PyDataset):
     def __getitem__(self, index):
         if not 0 <= index < self.steps_per_epoch:
             raise IndexError(
-                f"Batch index must be in [0, {self.steps_per_epoch}). Received: {index}"
+                f"Batch index must be in [0, {self.steps_per_epoch}). Received: "
+                f"{index}. Pass a larger `steps_per_epoch=` for longer epochs."
             )
         with self._lock:
             self._draws += 1

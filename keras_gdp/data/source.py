@@ -52,11 +52,15 @@ class Source:
         if len(set(lengths)) != 1:
             raise ValueError(
                 "Arguments `x`, `y` and `sample_weight` must hold the same number of "
-                f"examples. Received lengths, in this order: {lengths}."
+                f"examples. Received lengths, in this order: {lengths}. Check how the "
+                "data was loaded and split."
             )
         self._length = lengths[0]
         if self._length < 1:
-            raise ValueError("Argument `x` must hold at least one example.")
+            raise ValueError(
+                "Argument `x` must hold at least one example. Received: none. Check "
+                "how the data was loaded and split."
+            )
 
     def __len__(self):
         return self._length
@@ -81,7 +85,8 @@ class Source:
             if len(stacked) not in (2, 3):
                 raise ValueError(
                     "An item of `x` that is a tuple must be (x, y) or "
-                    f"(x, y, sample_weight). Received {len(stacked)} elements."
+                    f"(x, y, sample_weight). Received {len(stacked)} elements. Nest "
+                    "several inputs: ((a, b), y)."
                 )
             x, y, *weights = stacked
             return x, y, weights[0] if weights else sample_weight
@@ -98,8 +103,9 @@ def _as_array(leaf):
     array = leaf if isinstance(leaf, np.ndarray) else np.asarray(leaf)
     if array.dtype == object:
         raise ValueError(
-            "Private training needs dense arrays of one dtype. Received an array of "
-            "Python objects; pad sequences to one length, or encode strings."
+            "Arguments `x`, `y` and `sample_weight` must hold dense arrays of one "
+            "dtype. Received an array of Python objects. Pad sequences to one length, "
+            "or encode strings."
         )
     if array.dtype == np.float64:
         # What Keras does with arrays that are passed to `fit` directly.

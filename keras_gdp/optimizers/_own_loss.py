@@ -107,6 +107,7 @@ def row_weights(sample_weight, rows):
     if not weights.shape.is_compatible_with(expected):
         raise ValueError(
             "Argument `sample_weight` must hold one weight per example, shape "
-            f"({expected[0] or 'batch'},). Received shape {weights.shape}."
+            f"({expected[0] or 'batch'},). Received shape {weights.shape}. Reduce "
+            "weights of parts of an example to one, or use them in `loss_fn`."
         )
     return weights

@@ -46,10 +46,18 @@ def checked_settings(
         batch_size = _validate.positive("batch_size", batch_size)
     if physical_batch_size is not None:
         physical_batch_size = _validate.count(
-            "physical_batch_size", physical_batch_size, minimum=1
+            "physical_batch_size",
+            physical_batch_size,
+            "It is the number of rows to process at once, such as 32; leave it out "
+            "for all.",
+            minimum=1,
         )
     if noise_seed is not None:
-        noise_seed = _validate.count("noise_seed", noise_seed)
+        noise_seed = _validate.count(
+            "noise_seed",
+            noise_seed,
+            "Leave it out for noise that protects; an int such as 0 is for tests.",
+        )
     # The state of a strategy belongs to one optimizer, as do its arguments: whoever
     # changes theirs later must not change what is saved.
     strategy = strategy.owned_copy()
@@ -109,11 +117,18 @@ def _resolve_clipping(l2_norm_clip, clipping):
     if len(given) == 2:
         raise ValueError(
             "Give one clipping strategy, either as `l2_norm_clip` or as `clipping`. "
-            f"Received: l2_norm_clip={l2_norm_clip!r}, clipping={clipping!r}."
+            f"Received: l2_norm_clip={l2_norm_clip!r}, clipping={clipping!r}. "
+            "Leave one out."
         )
     engine_name = "auto"
     if not isinstance(clipping, ClippingStrategy):
-        engine_name = _validate.one_of("clipping", clipping, ["auto", *ENGINES])
+        engine_name = _validate.one_of(
+            "clipping",
+            clipping,
+            ["auto", *ENGINES],
+            "A strategy such as gdp.clipping.PerLayer(0.5) may stand here too; a clip "
+            "norm is passed as `l2_norm_clip=`.",
+        )
     elif l2_norm_clip is not None:
         raise ValueError(
             "Argument `l2_norm_clip` has no effect beside a clipping strategy, which "

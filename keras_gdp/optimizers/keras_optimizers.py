@@ -53,13 +53,19 @@ def make_private(optimizer_class):
     ):
         raise TypeError(
             "Argument `optimizer_class` must be a subclass of "
-            f"keras.optimizers.Optimizer. Received: {optimizer_class!r}."
+            "keras.optimizers.Optimizer. Received: "
+            f"optimizer_class={optimizer_class!r}. Pass the class itself, "
+            "such as keras.optimizers.Adam, not an instance or a name."
         )
     if issubclass(optimizer_class, PrivateOptimizer):
-        raise ValueError(f"{optimizer_class.__name__} is a DP optimizer already.")
+        raise ValueError(
+            "Argument `optimizer_class` must be a Keras optimizer without privacy. "
+            f"Received: {optimizer_class.__name__}, a DP optimizer. Use it as it is."
+        )
     if optimizer_class is keras.optimizers.LossScaleOptimizer:
         raise ValueError(
-            "LossScaleOptimizer only wraps another optimizer. Make the inner one "
+            "Argument `optimizer_class` must be an optimizer that updates weights. "
+            "Received: LossScaleOptimizer, which wraps another. Make the inner one "
             "private; `compile` wraps it under the 'mixed_float16' policy."
         )
     for private in _private_classes:

@@ -35,7 +35,7 @@ def explain_clipping(model, optimizer=None, *, batch=None) -> str:
     if not isinstance(model, keras.Model):
         raise ValueError(
             "Argument `model` must be a compiled Keras model. Received: "
-            f"model={model!r}."
+            f"model={model!r}. Pass the model itself, after `model.compile(...)`."
         )
     if optimizer is None:
         optimizer = _keras.private_optimizer(model)
@@ -44,7 +44,8 @@ def explain_clipping(model, optimizer=None, *, batch=None) -> str:
             optimizer = getattr(model, "optimizer", None)
         raise ValueError(
             "Argument `optimizer` must be a DP optimizer, such as keras_gdp.DPAdam, or "
-            f"`model` compiled with one. Received: optimizer={optimizer!r}."
+            f"`model` compiled with one. Received: optimizer={optimizer!r}. Compile "
+            "with one, or pass it."
         )
     loss = _keras.compute_loss
     if batch is None:

@@ -39,7 +39,8 @@ def train_step(model, data):
     _keras.build(model, batch)
     if not model.trainable_variables:
         raise ValueError(
-            f"Model {model.name!r} has no trainable weights: there is nothing to train."
+            f"Model {model.name!r} must have trainable weights. Received: none. Add "
+            "layers with weights, or set `layer.trainable = True`."
         )
     objective, outputs = model_objective(model, _loss_scale(model, optimizer))
     specs = specs_of(batch)

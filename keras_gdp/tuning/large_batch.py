@@ -162,7 +162,8 @@ class LargeBatchTable(tuple):
                 return row
         raise ValueError(
             f"The table has no row for batch_size={batch_size!r}, only for "
-            f"{[row.batch_size for row in self]}."
+            f"{[row.batch_size for row in self]}. Take one of these, or make the table "
+            "with `batch_sizes=[...]`."
         )
 
     def plot(self, ax=None):
@@ -231,14 +232,30 @@ def large_batch(
     """
     total = _validate.count("num_examples", num_examples, minimum=1)
     epochs = _validate.count("epochs", epochs, minimum=1)
-    base_rate = _validate.positive("base_learning_rate", base_learning_rate)
-    base_size = _validate.positive("base_batch_size", base_batch_size)
-    _validate.one_of("scaling", scaling, ("linear", "sqrt", "none"))
-    warmup_epochs = _validate.non_negative("warmup_epochs", warmup_epochs)
+    base_rate = _validate.positive(
+        "base_learning_rate",
+        base_learning_rate,
+        "It is a learning rate that works at `base_batch_size`, such as 0.1.",
+    )
+    base_size = _validate.positive(
+        "base_batch_size",
+        base_batch_size,
+        "It is the batch size that `base_learning_rate` is for, such as 128.",
+    )
+    _validate.one_of(
+        "scaling",
+        scaling,
+        ("linear", "sqrt", "none"),
+        "'linear' suits SGD, 'sqrt' Adam.",
+    )
+    warmup_epochs = _validate.non_negative(
+        "warmup_epochs", warmup_epochs, "Pass 0 for no warm-up."
+    )
     if warmup_epochs > epochs:
         raise ValueError(
             "Argument `warmup_epochs` must not exceed `epochs`. Received: "
-            f"warmup_epochs={warmup_epochs:g}, epochs={epochs}."
+            f"warmup_epochs={warmup_epochs:g}, epochs={epochs}. Warm up for less, such "
+            "as 1."
         )
     if batch_sizes is None:
         if base_size > total:
@@ -262,10 +279,17 @@ def large_batch(
             "`batch_sizes=[128]`."
         )
     for size in sizes:
-        if not 0 < _validate.real("batch_sizes", size) <= total:
+        if (
+            not 0
+            < _validate.real(
+                "batch_sizes", size, "Pass a list of numbers such as [128, 1024]."
+            )
+            <= total
+        ):
             raise ValueError(
                 "Argument `batch_sizes` must hold numbers in (0, num_examples]. "
-                f"Received: {size!r} with num_examples={total}."
+                f"Received: {size!r} with num_examples={total}. Leave it out, or check "
+                "`num_examples`."
             )
     rows = []
     for size in sorted(sizes):

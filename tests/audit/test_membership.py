@@ -119,7 +119,7 @@ def test_bad_arguments_are_named():
     good = np.arange(10.0)
     with pytest.raises(ValueError, match="member_losses"):
         loss_threshold_attack(good[:3], good)
-    with pytest.raises(ValueError, match="non_member_losses"):
+    with pytest.raises(ValueError, match="`non_member_losses`.*broke down"):
         loss_threshold_attack(good, np.full(10, np.nan))
     for losses in (["a"] * 10, None, [[1.0], [1.0, 2.0]]):
         with pytest.raises(ValueError, match="`member_losses`"):

@@ -303,14 +303,17 @@ BAD = [
     ({"delta": 0.0}, "delta"),
     ({"delta": 1.0}, "delta"),
     ({"delta": -0.1}, "delta"),
-    ({"accountant": "prv"}, "accountant"),
-    ({"relation": "both"}, "relation"),
+    ({"accountant": "prv"}, "'exact' or 'rdp' or 'moments' or 'clt'.*tightest"),
+    ({"accountant": "Exact"}, "`accountant`.*Did you mean 'exact'"),
+    ({"relation": "both"}, "`relation`.*one example"),
+    ({"relation": "addremove"}, "Did you mean 'add_remove'"),
+    ({"optimizer": "adam"}, "`optimizer`.*leave it out"),
     ({"sampling": "poisson", "num_examples": 100}, "batch_size"),
     ({"sampling": "poisson"}, "num_examples"),
     ({"sampling": "cyclic", "num_examples": 100, "batch_size": 10}, "sampling"),
     ({"sampling": "poisson", "num_examples": 10, "batch_size": 100}, "batch_size"),
     ({"dataset": [1, 2]}, "dataset"),
-    ({"dataset": poisson(), "batch_size": 10}, "batch_size"),
+    ({"dataset": poisson(), "batch_size": 10}, "batch_size.*Leave them out"),
 ]
 
 

@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 
 import keras_gdp as gdp
+from keras_gdp.clipping import Flat
 
 PAIRS = {
     "SGD": {"momentum": 0.9, "nesterov": True},
@@ -139,18 +140,39 @@ BAD = [
     ({"l2_norm_clip": None}, "l2_norm_clip"),
     ({"noise_multiplier": -0.1}, "noise_multiplier"),
     ({"noise_multiplier": float("nan")}, "noise_multiplier"),
-    ({"batch_size": 0}, "batch_size"),
-    ({"physical_batch_size": 0}, "physical_batch_size"),
-    ({"clipping": "ghost"}, "clipping"),
-    ({"noise_seed": -1}, "noise_seed"),
+    ({"batch_size": 0}, "`batch_size`.*such as 256"),
+    ({"physical_batch_size": 0}, "`physical_batch_size`.*leave it out"),
+    ({"physical_batch_size": 2.5}, "`physical_batch_size`.*leave it out"),
+    ({"clipping": "ghost"}, "Received: clipping='ghost'.*PerLayer"),
+    ({"clipping": "lop"}, "Did you mean 'loop'"),
+    ({"clipping": 3}, "Received: clipping=3.*passed as `l2_norm_clip=`"),
+    ({"l2_norm_clip": [1.0, 2.0]}, r"Received: l2_norm_clip=\[1.0, 2.0\].*PerLayer"),
+    ({"l2_norm_clip": Flat(1.0), "clipping": Flat(1.0)}, "Leave one out"),
+    ({"noise_seed": -1}, "`noise_seed`.*Leave it out"),
+    ({"noise_seed": 1.5}, "`noise_seed`.*=1.5.*Leave it out"),
     ({"gradient_accumulation_steps": 4}, "physical_batch_size"),
 ]
 
 
 @pytest.mark.parametrize(("bad", "named"), BAD, ids=str)
 def test_bad_arguments_are_named(bad, named):
-    with pytest.raises(ValueError, match=named):
+    with pytest.raises((ValueError, TypeError), match=named):
         gdp.DPSGD(0.1, **{"l2_norm_clip": 1.0, "noise_multiplier": 1.0, **bad})
+
+
+@pytest.mark.parametrize(
+    ("bad", "named"),
+    [
+        ("sgd", "`optimizer_class`.*='sgd'.*the class itself"),
+        (keras.optimizers.SGD(), "`optimizer_class`.*not an instance"),
+        (gdp.DPSGD, "`optimizer_class`.*DPSGD.*Use it as it is"),
+        (keras.optimizers.LossScaleOptimizer, "`optimizer_class`.*the inner one"),
+    ],
+    ids=str,
+)
+def test_only_ordinary_optimizer_classes_are_made_private(bad, named):
+    with pytest.raises((ValueError, TypeError), match=named):
+        gdp.make_private(bad)
 
 
 def test_noise_multiplier_has_no_default():

@@ -186,7 +186,7 @@ def test_padded_batches_without_weights_are_refused():
 @pytest.mark.parametrize("weights", [np.ones(3), np.ones((4, 2)), 1.0])
 def test_weights_of_another_shape_are_refused(weights):
     w = keras.Variable(0.0)
-    with pytest.raises(ValueError, match="sample_weight"):
+    with pytest.raises(ValueError, match="`sample_weight`.*Reduce weights"):
         optimizer().private_step(squared_error(w), BATCH, [w], sample_weight=weights)
 
 

@@ -52,7 +52,7 @@ def test_the_table_prints_and_finds_its_rows():
     table = large_batch(2.0, 1e-5, **SETTINGS, batch_sizes=[1600, 100])
     assert len(str(table).splitlines()) == 3
     assert table.row(1600) is table[1]
-    with pytest.raises(ValueError, match="no row for batch_size=7"):
+    with pytest.raises(ValueError, match="no row for batch_size=7.*Take one"):
         table.row(7)
 
 
@@ -120,15 +120,17 @@ def test_data_of_another_size_is_refused():
 @pytest.mark.parametrize(
     ("bad", "named"),
     [
-        ({"batch_sizes": [70_000]}, "batch_sizes"),
+        ({"batch_sizes": [70_000]}, "`batch_sizes`.*Leave it out"),
         ({"batch_sizes": [0]}, "batch_sizes"),
         ({"batch_sizes": 128}, "`batch_sizes` must be a list.*Received"),
         ({"batch_sizes": []}, "`batch_sizes` must be a list.*Received"),
         ({"batch_sizes": "128"}, "`batch_sizes` must be a list.*Received"),
         ({"batch_sizes": None, "num_examples": 50}, "`base_batch_size`.*=100"),
-        ({"epochs": 0}, "epochs"),
-        ({"scaling": "cubic"}, "scaling"),
-        ({"base_learning_rate": 0.0}, "base_learning_rate"),
+        ({"epochs": 0}, "`epochs`.*such as 10"),
+        ({"scaling": "cubic"}, "`scaling`.*'sqrt' Adam"),
+        ({"accountant": "exactly"}, "Did you mean 'exact'"),
+        ({"warmup_epochs": -1}, "`warmup_epochs`.*no warm-up"),
+        ({"base_learning_rate": 0.0}, "`base_learning_rate`.*such as 0.1"),
         ({"warmup_epochs": 11}, "warmup_epochs"),
         ({"base_batch_size": math.inf}, "base_batch_size"),
     ],

@@ -73,8 +73,12 @@ class AdaptivePerLayer(GroupedStrategy):
         initial_l2_norm_clip=None,
     ):
         super().__init__(groups)
-        self.alpha = _validate.positive("alpha", alpha)
-        self.beta = _validate.positive("beta", beta)
+        self.alpha = _validate.positive(
+            "alpha", alpha, "It scales the noised norms to bounds; try 1."
+        )
+        self.beta = _validate.positive(
+            "beta", beta, "It limits the growth of a bound per step; try 2."
+        )
         if self.alpha * self.beta <= 1.0:
             raise ValueError(
                 "Argument `beta` must exceed 1 / alpha, or no bound could ever grow. "
@@ -85,19 +89,19 @@ class AdaptivePerLayer(GroupedStrategy):
             norm_noise_multiplier,
             "The norms are computed from the data and need noise; try 10.",
         )
+        advice = "Give a number, one per group, or None."
         given = initial_l2_norm_clip
         if isinstance(given, list | tuple) or np.ndim(given):
             if not len(given):
                 raise ValueError(
                     "Argument `initial_l2_norm_clip` must hold at least one bound. "
-                    f"Received: initial_l2_norm_clip={given!r}. Give a number, one per "
-                    "group, or None."
+                    f"Received: initial_l2_norm_clip={given!r}. {advice}"
                 )
             initial_l2_norm_clip = tuple(
-                checked_bound("initial_l2_norm_clip", bound) for bound in given
+                checked_bound("initial_l2_norm_clip", bound, advice) for bound in given
             )
         elif initial_l2_norm_clip is not None:
-            initial_l2_norm_clip = checked_bound("initial_l2_norm_clip", given)
+            initial_l2_norm_clip = checked_bound("initial_l2_norm_clip", given, advice)
         self.initial_l2_norm_clip = initial_l2_norm_clip
         self._bounds = None
 

@@ -58,14 +58,20 @@ class AdaptiveQuantile(ClippingStrategy):
                 "Argument `target_quantile` must be a number in (0, 1). Received: "
                 f"target_quantile={target_quantile!r}. {advice}"
             )
-        self.learning_rate = _validate.positive("learning_rate", learning_rate)
+        self.learning_rate = _validate.positive(
+            "learning_rate",
+            learning_rate,
+            "It is the bound's speed of adapting, no optimizer's; try 0.2.",
+        )
         self.count_noise_multiplier = _validate.positive(
             "count_noise_multiplier",
             count_noise_multiplier,
             "The count is computed from the data and needs noise; try 10.",
         )
         self.initial_l2_norm_clip = checked_bound(
-            "initial_l2_norm_clip", initial_l2_norm_clip
+            "initial_l2_norm_clip",
+            initial_l2_norm_clip,
+            "It is the bound of the first step, which then adapts; start with 1.0.",
         )
         self._bound = None
 

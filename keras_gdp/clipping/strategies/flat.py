@@ -24,7 +24,8 @@ class Flat(ClippingStrategy):
         self.l2_norm_clip = checked_bound(
             "l2_norm_clip",
             l2_norm_clip,
-            "It bounds the L2 norm of each example's gradient; start with 1.0.",
+            "It bounds the L2 norm of each example's gradient; start with 1.0. Bounds "
+            "per layer are gdp.clipping.PerLayer([1.0, 2.0]).",
         )
 
     def factors(self, squared_norms):

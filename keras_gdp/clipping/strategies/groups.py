@@ -24,7 +24,8 @@ def checked_groups(groups):
         return checked_patterns("groups", groups)
     raise ValueError(
         f"Argument `groups` must be {_EXPECTED} that are searched for in the paths of "
-        f"the variables. Received: groups={groups!r}."
+        f'the variables. Received: groups={groups!r}. Try ["embedding", ""], where '
+        '"" is for all others.'
     )
 
 
@@ -83,7 +84,7 @@ class GroupedStrategy(ClippingStrategy):
             raise ValueError(
                 f"Argument `{name}` must hold one bound per {self.unit}: "
                 f"{self.num_groups} of them, {self.group_names}. Received: "
-                f"{name}={bounds!r}."
+                f"{name}={bounds!r}. Give as many, or a single number for all."
             )
 
     @property
@@ -149,7 +150,7 @@ def _assign(groups, variables):
             raise ValueError(
                 f"Argument `groups` holds patterns that no variable belongs to: "
                 f"{unused}. The variables are {paths}; the first pattern found in a "
-                "path decides."
+                "path decides. Leave these out, or move them to the front."
             )
     names = list(dict.fromkeys(owners)) if groups == "layer" else list(groups)
     return names, np.array([names.index(owner) for owner in owners], np.int32)

@@ -40,7 +40,8 @@ class PerLayer(GroupedStrategy):
             if groups not in ("layer", list(l2_norm_clips)):
                 raise ValueError(
                     "Argument `groups` cannot be combined with a dict of "
-                    f"`l2_norm_clips`, whose keys are the groups. Received: {groups!r}."
+                    f"`l2_norm_clips`, whose keys are the groups. Received: "
+                    f"groups={groups!r}. Leave `groups` out."
                 )
             if not all(isinstance(pattern, str) for pattern in l2_norm_clips):
                 raise ValueError(
