@@ -82,7 +82,8 @@ class PrivateOptimizer(PrivateUpdate):
         batch_size: The expected batch size, by which the noised sum is divided. A
             declared constant, never the number of rows that a batch happens to have.
             `None` takes it from what is fitted: a `PoissonDataset`'s or
-            `fit(..., batch_size=...)`'s, else the static size of the first batch.
+            `fit(..., batch_size=...)`'s (32 where none is given, also for fewer
+            examples), else the static size of the first batch.
         clipping: `"auto"`, the name of an engine, or a clipping strategy.
         physical_batch_size: Process the batch in chunks of this many rows inside the
             step: the same result with less memory. `None` for all at once.

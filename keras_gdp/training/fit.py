@@ -125,7 +125,7 @@ def _finish(optimizer):
 
 def _declare(optimizer, arguments):
     source = arguments["x"]
-    sampling = _sampling_of(optimizer, arguments)
+    sampling, divisor = _sampling_of(arguments)
     facts = {}
     if isinstance(source, SampledDataset):
         facts["padded"] = isinstance(source, PoissonDataset)
@@ -135,11 +135,14 @@ def _declare(optimizer, arguments):
     if sampling is None:
         optimizer.bind(Sampling("unknown"))
     else:
-        optimizer.bind(sampling, sampling.batch_size)
+        optimizer.bind(sampling, divisor)
 
 
-def _sampling_of(optimizer, arguments):
-    """Returns how `fit` draws its batches, or `None` where that cannot be known."""
+def _sampling_of(arguments):
+    """Returns how `fit` draws its batches, and the divisor that this implies.
+
+    Both are `None` where that cannot be known.
+    """
     source, batch_size = arguments["x"], arguments["batch_size"]
     if isinstance(source, SampledDataset):
         if arguments["class_weight"] is not None:
@@ -148,10 +151,11 @@ def _sampling_of(optimizer, arguments):
                 f"{type(source).__name__}, whose batches carry sample weights. Pass "
                 "`sample_weight=` to the dataset instead, one weight per example."
             )
-        return verified_sampling(source)
+        sampling = verified_sampling(source)
+        return sampling, None if sampling is None else sampling.batch_size
     length = _array_length(source)
     if length is None:
-        return None
+        return None, None
     split = arguments["validation_split"]
     if split and arguments["validation_data"] is None:
         length = int(length * (1.0 - split))
@@ -164,16 +168,9 @@ def _sampling_of(optimizer, arguments):
     steps = arguments["steps_per_epoch"]
     if batch_size is None:
         batch_size = -(-length // steps) if steps else 32
-    if batch_size > length:
-        if optimizer.batch_size is None:
-            raise ValueError(
-                "Argument `batch_size` must not exceed the number of examples. "
-                f"Received: batch_size={batch_size} with {length} examples (`fit` "
-                "takes 32 when none is given). Pass `fit(..., batch_size=...)`, or "
-                "declare the divisor with `batch_size=` on the optimizer."
-            )
-        batch_size = length
-    return Sampling("shuffle", batch_size, length)
+    # Where that is more than there are, each step sees them all; the divisor must not
+    # tell how many they are.
+    return Sampling("shuffle", min(batch_size, length), length), batch_size
 
 
 def _array_length(source):

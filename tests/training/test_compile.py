@@ -120,9 +120,10 @@ def test_an_unknown_batch_size_is_an_error_before_the_first_step():
     assert weight(model) == pytest.approx(0.125, abs=1e-6)
 
 
-def test_a_batch_size_beyond_the_data_is_an_error():
-    with pytest.raises(ValueError, match="batch_size"):
-        linear().fit(ONES, TARGETS, verbose=0)
+def test_a_batch_size_beyond_the_data_stays_the_divisor():
+    model = linear()
+    model.fit(ONES, TARGETS, verbose=0)
+    assert weight(model) == pytest.approx(1 / 32, abs=1e-6)
 
 
 def test_sample_weights_scale_the_loss_before_clipping():

@@ -367,6 +367,33 @@ def test_objects_that_only_look_like_arrays_are_charged_per_step():
     assert record(trained.optimizer) == [("unknown", 2.0, 20)]
 
 
+@pytest.mark.parametrize(
+    ("options", "divisor"), [({}, 32), ({"batch_size": 50}, 50), ({"batch_size": 8}, 8)]
+)
+def test_fewer_examples_than_the_batch_size_are_seen_by_every_step(options, divisor):
+    few, y = np.ones((8, 1), "float32"), np.full((8, 1), -10.0)
+    trained = keras.Sequential(
+        [
+            keras.Input((1,)),
+            keras.layers.Dense(1, use_bias=False, kernel_initializer="zeros"),
+        ]
+    )
+    private = gdp.DPSGD(1.0, l2_norm_clip=1.0, noise_multiplier=0.0)
+    trained.compile(private, "mse")
+    trained.fit(few, y, epochs=3, verbose=0, **options)
+    # Eight clipped gradients of norm 1 each step; the divisor is the declared one, as
+    # that of a last, incomplete batch.
+    weight = float(trained.get_weights()[0][0, 0])
+    assert weight == pytest.approx(-3 * 8 / divisor, rel=1e-5)
+    (phase,) = private.phases
+    assert (phase.sampling, phase.steps) == (Sampling("shuffle", 8, 8), 3)
+    noisy = model(sgd(2.0))
+    budget = gdp.PrivacyBudget(None, 1e-5)
+    noisy.fit(X[:8], Y[:8], epochs=3, callbacks=[budget], verbose=0, **options)
+    whole = accounting.ExactAccountant().compose(accounting.Gaussian(2.0), 3)
+    assert budget.spent() == pytest.approx(whole.epsilon(1e-5))
+
+
 def test_a_subclass_that_draws_otherwise_is_not_trusted():
     class Everything(gdp.PoissonDataset):
         def _batch(self, rng):
