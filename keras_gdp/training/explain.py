@@ -5,8 +5,9 @@ import tensorflow as tf
 
 from keras_gdp.clipping.made_up import start_strategy
 from keras_gdp.clipping.recording import plan_units
-from keras_gdp.errors import PrivacyError
+from keras_gdp.errors import PrivacyError, UnsupportedLayerError
 from keras_gdp.training import _keras
+from keras_gdp.training.coupled_loss import validate_loss
 from keras_gdp.training.interface import PrivateUpdate
 from keras_gdp.training.objective import model_objective
 from keras_gdp.training.validate import checked_engine
@@ -22,11 +23,12 @@ def explain_clipping(model, optimizer=None, *, batch=None) -> str:
         optimizer: The DP optimizer; by default the one the model was compiled with.
         batch: A batch `(x, y)` or `(x, y, sample_weight)` as `fit` would see it;
             needed for models whose input shapes Keras does not know. Without one,
-            the layers are checked but not the loss.
+            the loss is looked at with made-up targets, on which not every loss runs.
 
     Returns:
         A text of several lines: the engine and the reason for it, the clipping, and
-        for every layer with trainable weights how its gradient is clipped.
+        for every layer with trainable weights how its gradient is clipped. A last
+        one says why `fit` refuses the loss, where it does.
 
     Raises:
         UnsupportedLayerError: If the model cannot be trained privately.
@@ -47,8 +49,8 @@ def explain_clipping(model, optimizer=None, *, batch=None) -> str:
             f"`model` compiled with one. Received: optimizer={optimizer!r}. Compile "
             "with one, or pass it."
         )
-    loss = _keras.compute_loss
-    if batch is None:
+    loss, guessed = _keras.compute_loss, batch is None
+    if guessed:
         batch, loss = (_symbolic_inputs(model),), _stand_in_loss
     specs = keras.tree.map_structure(
         lambda leaf: (
@@ -73,7 +75,45 @@ def explain_clipping(model, optimizer=None, *, batch=None) -> str:
     frozen = sum(v.value.shape.num_elements() for v in model.non_trainable_variables)
     if frozen:
         lines.append(f"  {frozen} frozen or non-trainable weights get no gradient")
+    targets = _likely_targets(model, specs[0]) if guessed else [specs[1]]
+    refusal = _refusal_of_loss(model, specs[0], targets)
+    if refusal:
+        how = " (told with made-up targets)" if guessed else ""
+        lines.append(f"Loss: refused by `fit`{how}. {refusal}")
     return "\n".join(lines)
+
+
+def _refusal_of_loss(model, x_specs, targets):
+    """Returns why `fit` would refuse the compiled loss, or an empty text."""
+    for y_specs in targets:
+        try:
+            validate_loss(model, (x_specs, y_specs, None))
+        except UnsupportedLayerError as error:
+            return str(error)
+    return ""
+
+
+def _likely_targets(model, x_specs):
+    """Returns specs of targets like the predictions, of labels, and of none.
+
+    The check moves predictions alone, so that targets of another shape than the loss
+    is meant for do not make it couple examples; where it fails, it says nothing.
+    """
+    try:
+        y_pred = model.compute_output_spec(
+            keras.tree.map_structure(
+                lambda spec: keras.KerasTensor(spec.shape, spec.dtype.name), x_specs
+            )
+        )
+    except Exception:  # Its predictions are not known without data.
+        return [None]
+    return [
+        keras.tree.map_structure(
+            lambda leaf: tf.TensorSpec([None, *leaf.shape[1:]], leaf.dtype), y_pred
+        ),
+        keras.tree.map_structure(lambda leaf: tf.TensorSpec([None], tf.int32), y_pred),
+        None,
+    ]
 
 
 def _ready_strategy(optimizer, model, objective, specs):

@@ -160,6 +160,37 @@ def test_a_coupling_is_found_wherever_it_is(loss):
         trained(loss)
 
 
+def explained(loss, **kwargs):
+    model = keras.Sequential([keras.Input((5,)), keras.layers.Dense(3)])
+    model.compile(gdp.DPSGD(1.0, l2_norm_clip=1.0, noise_multiplier=1.0), loss)
+    return gdp.explain_clipping(model, **kwargs).splitlines()
+
+
+@pytest.mark.parametrize("loss", [contrastive, pairs, keras.losses.Dice(), retrieval])
+def test_explain_clipping_says_that_a_loss_would_be_refused(loss):
+    assert explained(loss)[-1].startswith("Loss: refused by `fit` (told with made-up")
+    batch = np.ones((4, 5), "float32"), np.eye(3, dtype="float32")[[0, 1, 2, 0]]
+    assert (
+        "Loss: refused by `fit`. The loss couples" in explained(loss, batch=batch)[-1]
+    )
+
+
+@pytest.mark.parametrize(
+    "loss",
+    [
+        "mse",
+        "categorical_hinge",
+        keras.losses.SparseCategoricalCrossentropy(),
+        keras.losses.CategoricalCrossentropy(from_logits=True),
+        keras.losses.Dice(axis=-1),
+        tokens,
+        None,
+    ],
+)
+def test_explain_clipping_says_nothing_of_a_loss_that_is_fine(loss):
+    assert not any(line.startswith("Loss") for line in explained(loss))
+
+
 def test_a_coupling_is_found_without_targets():
     class Centred(keras.Sequential):
         def compute_loss(self, x=None, y=None, y_pred=None, *args, **kwargs):
