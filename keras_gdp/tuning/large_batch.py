@@ -206,7 +206,9 @@ def large_batch(
         epsilon: The budget of the whole run, > 0.
         delta: Its failure probability, in (0, 1).
         num_examples: Size of the data set.
-        epochs: Number of nominal epochs, the same for every row.
+        epochs: Number of nominal epochs, the same for every row. An epoch has a whole
+            number of steps, the nearest to `num_examples / batch_size`: a row with 2
+            steps for 2.5 sees each example 0.8 times per epoch on average.
         base_learning_rate: A learning rate that works at `base_batch_size`, > 0.
         base_batch_size: The batch size that the learning rates are scaled from.
         batch_sizes: Expected batch sizes, each at most `num_examples`; by default
