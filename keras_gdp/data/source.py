@@ -49,13 +49,13 @@ class Source:
         lengths = [len(leaf) for leaf in keras.tree.flatten(arrays) if leaf is not None]
         if self._items is not None:
             lengths.append(len(self._items))
-        if len(set(lengths)) != 1:
+        if len(set(lengths)) > 1:
             raise ValueError(
                 "Arguments `x`, `y` and `sample_weight` must hold the same number of "
                 f"examples. Received lengths, in this order: {lengths}. Check how the "
                 "data was loaded and split."
             )
-        self._length = lengths[0]
+        self._length = lengths[0] if lengths else 0
         if self._length < 1:
             raise ValueError(
                 "Argument `x` must hold at least one example. Received: none. Check "

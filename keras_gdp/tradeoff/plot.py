@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from keras_gdp.tradeoff.base import TradeOff
+from keras_gdp import _validate
+from keras_gdp.tradeoff.base import TradeOff, checked_tradeoff
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -33,6 +34,7 @@ def plot_tradeoffs(
     Returns:
         The axes.
     """
+    tradeoffs = _labelled(tradeoffs)
     ax = _axes(ax)
     # Most of the structure sits in the corners.
     score = np.linspace(-6, 6, 401)
@@ -68,6 +70,7 @@ def plot_profiles(
     Returns:
         The axes.
     """
+    tradeoffs = _labelled(tradeoffs)
     ax = _axes(ax)
     if epsilons is None:
         ends = [float(f.epsilon(1e-10)) for f in tradeoffs.values()]
@@ -91,6 +94,16 @@ def _style(index: int, given: Mapping[str, Any]) -> dict[str, Any]:
         "linewidth": 1.8,
     }
     return {**style, **given}
+
+
+def _labelled(tradeoffs: Mapping[str, TradeOff]) -> Mapping[str, TradeOff]:
+    if not isinstance(tradeoffs, Mapping):
+        advice = "Pass {'label': f}, or call `f.plot()` for a single one."
+        expected = "a dictionary of trade-off functions by label"
+        raise TypeError(_validate.message("tradeoffs", tradeoffs, expected, advice))
+    for label, f in tradeoffs.items():
+        checked_tradeoff(f"tradeoffs[{label!r}]", f)
+    return tradeoffs
 
 
 def _axes(ax: Axes | None) -> Axes:

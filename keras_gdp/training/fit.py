@@ -12,6 +12,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
+from keras_gdp import _validate
 from keras_gdp.data import PoissonDataset, SampledDataset, verified_sampling
 from keras_gdp.errors import BudgetExceededError
 from keras_gdp.sampling import Sampling
@@ -168,6 +169,9 @@ def _sampling_of(arguments):
     steps = arguments["steps_per_epoch"]
     if batch_size is None:
         batch_size = -(-length // steps) if steps else 32
+    batch_size = _validate.count(
+        "batch_size", batch_size, "Pass `fit(..., batch_size=32)`, say.", minimum=1
+    )
     # Where that is more than there are, each step sees them all; the divisor must not
     # tell how many they are.
     return Sampling("shuffle", min(batch_size, length), length), batch_size

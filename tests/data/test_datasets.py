@@ -129,6 +129,7 @@ def test_item_sources_are_fetched_one_by_one(size):
         ({"x": X, "y": Y[:-1], "batch_size": 5}, "`y`.*how the data was loaded"),
         ({"x": X, "y": Y, "batch_size": 5, "steps_per_epoch": 0}, "Leave it out"),
         ({"x": X[:0], "y": Y[:0], "batch_size": 5}, "`x`.*none.*was loaded"),
+        ({"x": None, "batch_size": 5}, "`x`.*none.*was loaded"),
         ({"x": X, "batch_size": 5, "seed": -1}, "`seed`.*Pass None"),
         ({"x": np.array([{}, 1]), "batch_size": 1}, "`x`.*objects. Pad"),
         ({"x": [[1], [1, 2]], "batch_size": 1}, "`x`"),

@@ -21,6 +21,8 @@ from keras_gdp.tradeoff import (
     moments_accountant,
     no_privacy,
     noisy_sgd,
+    plot_profiles,
+    plot_tradeoffs,
     random_initialization,
     shuffled,
 )
@@ -288,6 +290,8 @@ def test_generic_quadrature_of_divergences_matches_closed_forms(mu):
         (lambda f: gaussian_limit("f", 3), "`f`.*='f'"),
         (lambda f: berry_esseen_symmetric(None, 3), "`f`.*=None"),
         (lambda f: moments_accountant(1.0), "`f`.*=1.0"),
+        (lambda f: plot_tradeoffs([f]), "`tradeoffs` must be a dict.*f.plot"),
+        (lambda f: plot_profiles({"a": 3}), r"`tradeoffs\['a'\]`.*=3"),
         (lambda f: f("a"), "`alpha` must be a number or an array of numbers"),
         (lambda f: from_delta([0.0], ["a"]), "`deltas`.*Convert it"),
         (lambda f: shuffled("a", 10), "`epsilon0`.*local report"),

@@ -274,6 +274,20 @@ def test_a_fit_without_examples_is_refused():
     assert_refused(model, ValueError, "`x` of `fit` holds no", (X[:0], Y[:0]))
 
 
+@pytest.mark.parametrize("bad", [0, -1, 2.5, "32"])
+def test_a_fit_with_a_batch_size_that_is_no_count_is_refused(bad):
+    model = keras.Sequential([keras.Input((6,)), L.Dense(1)])
+    model.compile(optimizer(), "mse")
+    with pytest.raises((ValueError, TypeError), match="`batch_size`.*batch_size=32"):
+        model.fit(X, Y, batch_size=bad, verbose=0)
+
+
+def test_a_fit_without_weights_to_train_is_refused():
+    model = keras.Sequential([keras.Input((6,)), L.Dense(1, trainable=False)])
+    model.compile(optimizer(), "mse")
+    assert_refused(model, ValueError, "must have trainable weights.*trainable = True")
+
+
 @pytest.mark.parametrize("name", [n for n in gdp.__all__ if n.startswith("DP")])
 def test_a_missing_noise_multiplier_names_the_public_class(name):
     with pytest.raises(TypeError, match=f"`noise_multiplier` of {name} is missing"):
