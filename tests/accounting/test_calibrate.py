@@ -133,6 +133,22 @@ def test_trading_the_moments_accountants_slack(
     assert traded.noise_multiplier < sigma
 
 
+@pytest.mark.parametrize(
+    ("bad", "named"),
+    [
+        ({"steps": 0}, "`steps`.*`epochs . steps_per_epoch`"),
+        ({"sampling_probability": 0.0}, "`sampling_probability`.*`batch_size / num"),
+        ({"epsilon": 1e-9}, "`epsilon`.*Raise epsilon"),
+        ({"accountant": "rdp"}, "`accountant` must be 'exact' or 'clt'"),
+    ],
+    ids=str,
+)
+def test_bad_arguments_of_a_trade_are_named(bad, named):
+    run = {"epsilon": 1.0, "noise_multiplier": 1.3, "steps": 100}
+    with pytest.raises(ValueError, match=named):
+        trade_noise(**{**run, "sampling_probability": P, **bad})
+
+
 def test_edgeworth_and_berry_esseen():
     step = SampledGaussian(1.3, P)
     under_p, under_q = loss_moments(step)

@@ -167,6 +167,22 @@ def test_cli_refuses_bad_arguments_without_traceback(capsys, args):
 
 
 @pytest.mark.parametrize(
+    ("args", "advice"),
+    [
+        (("epsilon", "--noise", "1", "--batch-size", "9", "--examples", "5"), "order"),
+        (("tradeoff", *RUN, "--steps", "5", "--points", "1"), "out for 101"),
+        (("tradeoff", *RUN, "--steps", "5", "--output", "a.pdf"), "to print the CSV"),
+        (("epsilon", *RUN, "--steps", "5", "--delta", "2"), "1e-5 is common"),
+        (("epsilon", *RUN, "--epochs", "-1"), "Give --steps instead"),
+    ],
+)
+def test_cli_says_what_to_do(capsys, args, advice):
+    code, _, err = run(capsys, *args)
+    assert code == 2
+    assert advice in err
+
+
+@pytest.mark.parametrize(
     ("epsilon", "probability"), [("1e-30", "0.5"), ("1e-320", "1"), ("1e-320", "0.01")]
 )
 def test_cli_says_when_there_is_no_answer(capsys, epsilon, probability):

@@ -85,9 +85,9 @@ def test_discrete_distributions_are_exact():
 
 
 def test_refuses_what_it_cannot_compare():
-    with pytest.raises(TypeError, match="`p` and `q`"):
+    with pytest.raises(TypeError, match="`p` and `q`.*no_privacy"):
         from_distributions(stats.norm(), stats.poisson(3))
-    with pytest.raises(TypeError, match="`q`"):
+    with pytest.raises(TypeError, match="`q`.*scipy.stats.norm"):
         from_distributions(stats.norm(), 3.0)
 
 

@@ -11,6 +11,7 @@ from keras_gdp.tradeoff import (
     berry_esseen_symmetric,
     from_delta,
     from_pmfs,
+    from_points,
     gaussian,
     gaussian_limit,
     identity,
@@ -313,13 +314,34 @@ def test_wrong_arguments_name_the_argument():
         (lambda: f.subsample(0.1, "shuffle"), "sampling`.*`UniformDataset"),
         (lambda: gaussian(-1.0), "mu"),
         (lambda: approximate_dp(-1.0), "epsilon"),
-        (lambda: mixture([f], [0.5]), "weights"),
+        (lambda: mixture([f], [0.5]), "weights`.*Divide them by it"),
+        (lambda: mixture([f], [0.5, 0.5]), "weights`.*lists of one length"),
+        (lambda: lower_envelope([]), "tradeoffs`.*Pass `.f.`"),
+        (lambda: from_points([0.0], [1.0, 0.5]), "beta`.*for every `alpha"),
+        (lambda: from_pmfs([0.7, 0.7], [0.5, 0.5]), "p`.*Divide counts"),
+        (lambda: loss_moments(approximate_dp(1.0, 0.1)), "f`.*f.self_compose"),
+        (
+            lambda: berry_esseen_symmetric(from_pmfs([0.5, 0.5], [0.1, 0.9]), 3),
+            "f`.*f.symmetrize",
+        ),
+        (lambda: shuffled(1.0, 10, clones="clone"), "clones`.*Did you mean"),
+        (
+            lambda: random_initialization(1.0, 1.0, 1.0, shift=np.abs),
+            "a` and `b`.*or leave out `shift",
+        ),
+        (
+            lambda: random_initialization(noise_stddev=1.0, shift=lambda x: x),
+            "shift` must map an array",
+        ),
         (lambda: f.renyi(0.0), "order"),
         (lambda: random_initialization(1.0, None, 1.0), "a` and `b"),
         (lambda: random_initialization(1.0, 1.0, -1.0), "noise_stddev"),
-        (lambda: from_delta([0.0], [0.1, 0.2]), "deltas"),
-        (lambda: from_pmfs([0.5], [0.5, 0.5]), "p"),
-        (lambda: shuffled(1.0, 10, 1e-3, clones="stronger"), "clones"),
+        (lambda: from_delta([0.0], [0.1, 0.2]), "deltas`.*arrays of one length"),
+        (lambda: from_pmfs([0.5], [0.5, 0.5]), "q`.*probability 0 there"),
+        (
+            lambda: shuffled(1.0, 10, 1e-3, clones="stronger"),
+            "clones`.*Leave `clones` out",
+        ),
     ):
-        with pytest.raises(ValueError, match=f"`{name}`"):
+        with pytest.raises(ValueError, match=f"`{name}"):
             call()

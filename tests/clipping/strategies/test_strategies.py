@@ -121,8 +121,8 @@ def test_groups():
 BUILD_ERRORS = [
     (PerLayer([1.0, 2.0, 3.0]), "one bound per layer: 2 of them.*a single number"),
     (PerLayer({"kernel": 1.0}), "leaves out variable '.*bias'"),
-    (PerLayer({"": 1.0, "kernel": 1.0}), "patterns that no variable"),
-    (AdaptivePerLayer(initial_l2_norm_clip=[1.0]), "initial_l2_norm_clip"),
+    (PerLayer({"": 1.0, "kernel": 1.0}), "no variable belongs to.*to the front"),
+    (AdaptivePerLayer(initial_l2_norm_clip=[1.0]), "`initial_l2_norm_clip`.*single"),
 ]
 
 
