@@ -217,8 +217,25 @@ def test_transforms_that_come_back_are_followed(noise, p, steps, delta):
     low, high = run.epsilon_bounds(delta)
     with mp.workdps(40):
         assert drawn(noise, p, steps, high) <= delta * (1 + 1e-12)
-        assert drawn(noise, p, steps, low) >= delta * (1 - 1e-7)
-    assert high - low <= 2e-5 * high
+        assert drawn(noise, p, steps, low) >= delta * (1 - 1e-12)
+    assert high - low <= 5e-5 * high
+
+
+@pytest.mark.parametrize("epsilon", [1770.0, 1780.9078919497, 1790.0])
+def test_grids_hold_beyond_what_exponentials_can_tell(epsilon):
+    # exp(epsilon) Q(J) of the jumps beyond the grid, where both factors are out of
+    # range. The truth at 1780.9 was checked by convolving the untruncated losses.
+    run = ExactAccountant(group_size=3)
+    run.compose(SampledGaussian(0.12772859486476254, 0.0004696339171425819), 61)
+    composition = run._directions()[0]
+    truth = jumps_at(composition, epsilon).value(epsilon)
+    assert truth.error < 1e-9
+    if epsilon == 1780.9078919497:
+        assert truth.log_value == pytest.approx(-132.6065401, abs=1e-6)
+    grids = Grids(composition, epsilon)
+    assert grids.lower.log_delta(epsilon) <= truth.log_value + 1e-9
+    assert grids.upper.log_delta(epsilon) >= truth.log_value - 1e-9
+    assert grids.upper.log_delta(epsilon) <= truth.log_value + 0.1
 
 
 @pytest.mark.parametrize(

@@ -35,6 +35,7 @@ Bounds = tuple[float, float]
 
 _ORDERS = (0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 16.0, 32.0)
 _LADDER = 20
+_LEAST = 1e-300
 
 
 class Far(NamedTuple):
@@ -125,12 +126,15 @@ class FarJumps:
         """Bounds on what is added to delta(epsilon), epsilon >= 0."""
         if self._p == 0.0:
             return 0.0, 0.0
-        scale = math.exp(min(epsilon, 700.0))
-        rounding = 1e-14 * (self._p + scale * self._q)
-        low = self._p - scale * self._q
+        # exp(epsilon) Q(J), where it is below 1: else it says no more than 1 does. Q(J)
+        # may have underflown, and is then between 0 and the least number.
+        most = math.exp(min(epsilon + math.log(max(self._q, _LEAST)), 0.0))
+        least = most if self._q >= _LEAST else 0.0
+        rounding = 1e-14 * (self._p + most)
         rest = min((order * epsilon + log for order, log in self._undone), default=0.0)
-        high = low + math.exp(min(rest, 0.0)) + scale * self._q * self._reverse_jumps
-        return max(0.0, low - rounding), max(0.0, min(high, self._p) + rounding)
+        high = self._p - least + math.exp(min(rest, 0.0)) + most * self._reverse_jumps
+        high = min(high + rounding, self._p * (1.0 + 1e-14))
+        return max(0.0, self._p - most - rounding), max(0.0, high)
 
 
 def _without(composition: Composition, threshold: float) -> Composition:
