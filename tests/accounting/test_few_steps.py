@@ -221,6 +221,52 @@ def test_transforms_that_come_back_are_followed(noise, p, steps, delta):
     assert high - low <= 5e-5 * high
 
 
+@pytest.mark.parametrize(
+    ("relation", "noise", "p", "group", "epsilon"),
+    [
+        ("replace_one", 0.05, 0.1, 1, 650.0),
+        ("replace_one", 0.05, 0.1, 1, 800.0),
+        ("add_remove", 0.05, 0.1, 2, 900.0),
+        ("add_remove", 0.02, 0.3, 3, 9000.0),
+        ("replace_one", 0.02, 0.3, 1, 5000.0),
+    ],
+)
+def test_one_release_beyond_what_exponentials_can_tell(
+    relation, noise, p, group, epsilon
+):
+    run = ExactAccountant(relation, group_size=group)
+    low, high = run.compose(SampledGaussian(noise, p), 1).delta_bounds(epsilon)
+    with mp.workdps(60):
+        a, p = 1 / mpf(noise), mpf(p)
+        sign = -1 if relation == "replace_one" else 0
+        weights = [
+            mp.binomial(group, j) * p**j * (1 - p) ** (group - j)
+            for j in range(group + 1)
+        ]
+
+        def log_density(x, side):
+            shifts = [side * j * a for j in range(group + 1)]
+            return mp.log(
+                mp.fsum(
+                    w * mp.exp(b * x - b * b / 2)
+                    for w, b in zip(weights, shifts, strict=True)
+                )
+            )
+
+        def beyond(x, side):
+            return mp.fsum(w * mp.ncdf(side * j * a - x) for j, w in enumerate(weights))
+
+        at = mp.findroot(
+            lambda x: log_density(x, 1) - log_density(x, sign) - epsilon,
+            (0, 400),
+            solver="anderson",
+        )
+        truth = beyond(at, 1) - mp.exp(mpf(epsilon)) * beyond(at, sign)
+        assert low <= truth <= high or truth < 5e-324
+        if truth > 1e-300:
+            assert high - low <= 1e-11 * truth
+
+
 @pytest.mark.parametrize("epsilon", [1770.0, 1780.9078919497, 1790.0])
 def test_grids_hold_beyond_what_exponentials_can_tell(epsilon):
     # exp(epsilon) Q(J) of the jumps beyond the grid, where both factors are out of

@@ -10,6 +10,8 @@ from keras_gdp.accounting.exact.privacy_loss import DiscreteLoss, GaussianLoss, 
 
 __all__ = ["log_delta_of_one"]
 
+_LEAST = 1e-300  # masses below it have lost digits
+
 
 def log_delta_of_one(loss: Loss, epsilon: float) -> tuple[float, float]:
     """Bounds on the log of P(L > epsilon) - e^epsilon Q(L > epsilon).
@@ -43,9 +45,23 @@ def log_delta_of_one(loss: Loss, epsilon: float) -> tuple[float, float]:
             return value - error, value + error
     p_mass, q_mass, _ = loss.masses(np.array([epsilon]))
     p, q = float(p_mass[-1]), float(q_mass[-1])
-    scaled = q * math.exp(min(epsilon, 700.0))
-    error = 4e-15 * (p + scaled)
+    log_q = math.log(q) if q > _LEAST else -math.inf
+    if q <= _LEAST and isinstance(loss, MixtureLoss) and loss.noise == "gaussian":
+        log_q = _log_mass_beyond(loss, epsilon)
+    if log_q == -math.inf:  # e^epsilon Q may be anything up to P
+        return -math.inf, _log(p * (1.0 + 4e-15))
+    scaled = math.exp(min(epsilon + log_q, 0.0))
+    error = 4e-15 * (p + scaled) + 4e-16 * scaled * (epsilon - log_q)
     return _log(p - scaled - error), _log(p - scaled + error)
+
+
+def _log_mass_beyond(loss: MixtureLoss, epsilon: float) -> float:
+    """Log of the mass of the losses above epsilon under Q, for Gaussian noise."""
+    from scipy.special import log_ndtr
+
+    at = float(loss.locate(np.array([epsilon]))[0][0])
+    logs = [math.log(w) + float(log_ndtr(shift - at)) for w, shift in loss.q]
+    return float(np.logaddexp.reduce(logs))
 
 
 def _log(value: float) -> float:
