@@ -4,6 +4,7 @@ import math
 
 import numpy as np
 import pytest
+from mpmath import mp, mpf
 
 from keras_gdp.accounting import (
     ExactAccountant,
@@ -126,3 +127,61 @@ def test_flat_losses_of_little_noise(noise, p, steps):
     run = ExactAccountant().compose(SampledLaplace(noise, p), steps)
     low, high = run.epsilon_bounds(1e-5)
     assert 1.0 < low <= high < steps / noise
+
+
+def laplace_delta(relation, noise, p, group, epsilon):
+    """Delta of one sampled Laplace release, from closed tails."""
+    a, p = 1 / mpf(noise), mpf(p)
+    drawn = [
+        mp.binomial(group, j) * p**j * (1 - p) ** (group - j) for j in range(group + 1)
+    ]
+    shifted = [(w, j * a) for j, w in enumerate(drawn)]
+    mirrored, plain = [(w, -b) for w, b in shifted], [(mpf(1), mpf(0))]
+    pairs = [(shifted, mirrored)]
+    if relation == "add_remove":
+        pairs = [(shifted, plain), (plain, mirrored)]
+
+    def log_density(parts, x):
+        return mp.log(mp.fsum(w * mp.exp(-abs(x - b)) for w, b in parts))
+
+    def beyond(parts, x):
+        return mp.fsum(
+            w * (mp.exp(b - x) / 2 if x > b else 1 - mp.exp(x - b) / 2)
+            for w, b in parts
+        )
+
+    deltas = [mpf(0)]
+    for over, under in pairs:
+        low, high = -group * a - 1, group * a + 1
+        if log_density(over, high) - log_density(under, high) > epsilon:
+            for _ in range(150):
+                x = (low + high) / 2
+                above = log_density(over, x) - log_density(under, x) >= epsilon
+                low, high = (low, x) if above else (x, high)
+            deltas.append(
+                beyond(over, high) - mp.exp(mpf(epsilon)) * beyond(under, high)
+            )
+    return max(deltas)
+
+
+@pytest.mark.parametrize(
+    ("relation", "noise", "p", "group", "epsilon"),
+    [
+        ("replace_one", 0.00306, 0.000699, 3, 320.62542839265654),
+        ("replace_one", 0.0173, 0.00207, 3, 52.72067873175652),
+        ("add_remove", 0.0641, 0.000107, 3, 7.555701011828368),
+        ("replace_one", 0.0584, 1.04e-6, 6, 18.612471801427972),
+        ("add_remove", 0.59, 0.0632, 3, 0.743),
+        ("add_remove", 0.00461, 3.69e-5, 6, 1115.17),
+        ("add_remove", 0.3, 0.2, 7, 14.0),
+    ],
+)
+def test_one_release_for_a_group_whose_kinks_are_anywhere(
+    relation, noise, p, group, epsilon
+):
+    run = ExactAccountant(relation, group_size=group)
+    low, high = run.compose(SampledLaplace(noise, p), 1).delta_bounds(epsilon)
+    with mp.workdps(50):
+        truth = laplace_delta(relation, noise, p, group, epsilon)
+        assert low <= truth <= high
+        assert high - low <= 1e-10 * truth

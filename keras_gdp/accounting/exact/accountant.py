@@ -83,8 +83,16 @@ class ExactAccountant(Accountant):
             bounds = epsilon_bounds(composition, delta, high)
             low, high = max(low, bounds[0]), max(high, bounds[1])
         if _loose(low, high) and compositions[0].steps > 1:
-            high = max(low, _tighter(high, self._renyi().epsilon(delta)))
+            high = max(low, _tighter(high, self._renyi_epsilon(delta)))
         return low, high
+
+    def _renyi_epsilon(self, delta: float) -> float:
+        """The Renyi bound's epsilon, where its delta is at most that one."""
+        bound, step = self._renyi(), 1e-15
+        epsilon = float(bound.epsilon(delta))
+        while bound.delta(epsilon) > delta and step < _LOOSE:
+            epsilon, step = epsilon * (1.0 + step), 4.0 * step
+        return epsilon
 
     def _renyi(self) -> Accountant:
         """The same composition for the Renyi bound, which is sound at any scale."""

@@ -11,6 +11,7 @@ from keras_gdp.accounting.exact.anchor import epsilon_from_anchor
 from keras_gdp.accounting.exact.composition import Composition
 from keras_gdp.accounting.exact.delta import delta_bounds
 from keras_gdp.accounting.exact.inversion import by_contours
+from keras_gdp.accounting.exact.privacy_loss import GaussianLoss
 from keras_gdp.accounting.exact.readings import (
     MOST_GRID_STEPS,
     OUT_OF_REACH,
@@ -123,7 +124,7 @@ def _invert_grids(composition: Composition, target: float) -> Bounds:
 
 def _invert_closed_form(composition: Composition, target: float) -> Bounds:
     loss = composition.phases[0][0]
-    if hasattr(loss, "mu"):
+    if isinstance(loss, GaussianLoss):
         from keras_gdp._gdp import epsilon_from_mu
 
         value = float(epsilon_from_mu(math.exp(target), loss.mu))

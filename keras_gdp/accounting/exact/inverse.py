@@ -12,6 +12,9 @@ if TYPE_CHECKING:
 
 __all__ = ["closed_form", "search"]
 
+_ROUNDS = 60
+_ENOUGH = 1e-14  # of a loss, or of 1
+
 
 def closed_form(pair: "MixtureLoss", target: Array) -> Array | None:
     """Inverse of the loss of one sampled record, added, removed or replaced."""
@@ -49,19 +52,20 @@ def _one_sided(y: Array, weight: float, shift: float) -> Array:
 
 
 def search(pair: "MixtureLoss", target: Array, low: float, high: float) -> Array:
-    """Inverse of the loss by a table and Newton's iteration."""
-    size = 20001 if target.size > 100 else 2001
-    table = np.linspace(low, high, size)
+    """Inverse of the loss by a table and Newton's iteration in its cells."""
+    table = np.linspace(low, high, 20001 if target.size > 100 else 2001)
+    if pair.noise == "laplace":  # smooth between kinks alone
+        table = np.union1d(table, np.clip(pair.kinks(), low, high))
     losses = np.maximum.accumulate(pair.loss(table))
-    index = np.clip(np.searchsorted(losses, target, "right") - 1, 0, size - 2)
+    index = np.clip(np.searchsorted(losses, target, "right") - 1, 0, table.size - 2)
     left, right = table[index], table[index + 1]
-    x = np.interp(target, losses, table)
-    for _ in range(3):
-        if pair.noise == "gaussian":
-            slope = pair.slope(x)
-        else:
-            slope = (losses[index + 1] - losses[index]) / (right - left)
-        with np.errstate(divide="ignore", invalid="ignore"):
-            new = x - (pair.loss(x) - target) / slope
-        x = np.where(np.isfinite(new), np.clip(new, left, right), x)
+    x = np.clip(np.interp(target, losses, table), left, right)
+    for _ in range(_ROUNDS):
+        gap = pair.loss(x) - target
+        if (np.abs(gap) <= _ENOUGH * np.maximum(np.abs(target), 1.0)).all():
+            break
+        left, right = np.where(gap <= 0.0, x, left), np.where(gap > 0.0, x, right)
+        with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
+            new = x - gap / pair.slope(x)
+        x = np.where((left < new) & (new < right), new, 0.5 * (left + right))
     return np.asarray(x)

@@ -178,14 +178,20 @@ class MixtureLoss(QuadratureLoss):
         return self.ratio(x)[2]
 
     def slope(self, x: Array) -> Array:
-        """Derivative of the loss for Gaussian noise: difference of mean shifts."""
+        """Derivative of the loss, between the kinks of Laplace noise.
+
+        The difference of the mean shifts or, for Laplace noise, of their mean signs.
+        """
         means = []
         for parts in (self.p, self.q):
             logs = [math.log(w) + self._log_ratio_terms(x, a) for w, a in parts]
             top = functools.reduce(np.maximum, logs)
             weights = [np.exp(item - top) for item in logs]
-            shifted = sum(w * a for w, (_, a) in zip(weights, parts, strict=True))
-            means.append(shifted / sum(weights))
+            rises = (
+                a if self.noise == "gaussian" else np.sign(a - x) for _, a in parts
+            )
+            risen = sum(w * rise for w, rise in zip(weights, rises, strict=True))
+            means.append(risen / sum(weights))
         return np.asarray(means[0] - means[1])
 
     def continued(self, x: Array, y: float) -> tuple[ComplexArray, ComplexArray]:
@@ -249,7 +255,7 @@ class MixtureLoss(QuadratureLoss):
     def _fades(self) -> list[Fading]:
         return [] if self.fade is None else [Fading(*self.fade, -1.0)]
 
-    def _kinks(self) -> list[float]:
+    def kinks(self) -> list[float]:
         """Where densities of Laplace noise have kinks."""
         return sorted({shift for _, shift in [*self.p, *self.q]} | {0.0})
 
@@ -281,7 +287,7 @@ class MixtureLoss(QuadratureLoss):
             scale = self.real(c)[0]
             atoms = float(np.exp(size + t * loss - scale).sum())
             bends = 0.0
-            for left, right in itertools.pairwise(self._kinks()):
+            for left, right in itertools.pairwise(self.kinks()):
                 x = np.linspace(left, right, _VARIATION)
                 size, loss = self.log_size(x)
                 slope = np.gradient(loss, x, edge_order=2)
@@ -297,7 +303,7 @@ class MixtureLoss(QuadratureLoss):
 
     def _build(self, t: float, frequency: float) -> Nodes:
         if self.noise == "laplace":
-            shifts = self._kinks()
+            shifts = self.kinks()
             count = max(1, math.ceil(self.width * (t + frequency) / 8.0 / len(shifts)))
             if count > 2e4:
                 raise QuadratureTooLargeError

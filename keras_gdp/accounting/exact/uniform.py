@@ -30,7 +30,7 @@ class UniformLoss(QuadratureLoss):
     jumps = True
 
     def __init__(self, mu: float, p: float, fade: Fade | None = None) -> None:
-        self._mu, self._p, self._fade = mu, p, fade
+        self.mu, self.p, self.fade = mu, p, fade
         parts = [(1.0 - p, 0.0), (p, mu)]
         self._start = mu / 2.0
         self._pair = MixtureLoss(parts, [(1.0, 0.0)], fade=fade, least=self._start)
@@ -52,22 +52,22 @@ class UniformLoss(QuadratureLoss):
                 return self
             if len(self._without) >= _KEPT:
                 self._without.clear()
-            self._without[threshold] = UniformLoss(self._mu, self._p, fade)
+            self._without[threshold] = UniformLoss(self.mu, self.p, fade)
         return self._without[threshold]
 
     def _build(self, t: float, frequency: float) -> Nodes:
         pair = self._pair
         # The mirror image is not faded: there Q has its mass around mu.
-        high = max(pair.support(t)[1], self._mu + 14.0)
-        panel = min(1.0, 2.0 / self._mu)
+        high = max(pair.support(t)[1], self.mu + 14.0)
+        panel = min(1.0, 2.0 / self.mu)
         if not (high - self._start) / panel < _MOST_PANELS:
             raise QuadratureTooLargeError
         count = math.ceil((high - self._start) / panel)
         cuts = np.linspace(self._start, high, count + 1)
         middle = np.convolve(cuts, [0.5, 0.5], "valid")
-        if self._fade is not None:
+        if self.fade is not None:
             # Panels shrink towards the fade, down to two of its widths.
-            centre, width = self._fade
+            centre, width = self.fade
             while True:
                 away = np.maximum(np.abs(middle - centre) - 8.0 * width, 0.0)
                 size = np.diff(cuts)
@@ -82,8 +82,8 @@ class UniformLoss(QuadratureLoss):
             if parts.sum() > _MOST_PANELS:
                 raise QuadratureTooLargeError
             ends = divided(cuts, parts)
-            if sign > 0.0 and self._fade is not None:
-                ends = np.append(ends[ends < self._fade.end], self._fade.end)
+            if sign > 0.0 and self.fade is not None:
+                ends = np.append(ends[ends < self.fade.end], self.fade.end)
             x, log_h = panels(ends)
             _, u, loss = pair.ratio(x)
             log_base = pair.log_noise(x) + log_h
@@ -92,7 +92,7 @@ class UniformLoss(QuadratureLoss):
             else:
                 sides.append((log_base + loss, -u / (1.0 + u), -loss))
         last = (float(sides[0][0][-1]), float(sides[0][2][-1]))
-        edge = last if self._fade is not None else None
+        edge = last if self.fade is not None else None
         log_q, u, loss = (np.concatenate(rows) for rows in zip(*sides, strict=True))
         lost = self.lost[1], self._pair.lost_more
         largest_t = math.hypot(t, frequency)
