@@ -35,7 +35,7 @@ Bounds = tuple[float, float]
 
 _ORDERS = (0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 16.0, 32.0)
 _LADDER = 20
-_LEAST = 1e-300
+_LEAST = 1e-300  # masses below it have lost digits
 
 
 class Far(NamedTuple):
@@ -109,6 +109,10 @@ class FarJumps:
         self._undone: list[tuple[float, float]] = []
         if self._p == 0.0:
             return
+        # Q(J) may have underflown, and is then between 0 and E_P[J exp(-L)].
+        logs = [math.log(f.releases) + f.log_moment(1.0) for f in fars if f.p > 0.0]
+        known = self._q >= _LEAST
+        self._log_q = math.log(self._q) if known else float(np.logaddexp.reduce(logs))
         unit = 1.0 / max(deviation(composition), 1e-12)
         for factor in _ORDERS:
             c = factor * unit
@@ -126,9 +130,8 @@ class FarJumps:
         """Bounds on what is added to delta(epsilon), epsilon >= 0."""
         if self._p == 0.0:
             return 0.0, 0.0
-        # exp(epsilon) Q(J), where it is below 1: else it says no more than 1 does. Q(J)
-        # may have underflown, and is then between 0 and the least number.
-        most = math.exp(min(epsilon + math.log(max(self._q, _LEAST)), 0.0))
+        # exp(epsilon) Q(J), where it is below 1: else it says no more than 1 does.
+        most = math.exp(min(epsilon + self._log_q, 0.0))
         least = most if self._q >= _LEAST else 0.0
         rounding = 1e-14 * (self._p + most)
         rest = min((order * epsilon + log for order, log in self._undone), default=0.0)
