@@ -168,7 +168,7 @@ def test_bad_arguments_are_named(bad, named):
         (gdp.DPSGD, "`optimizer_class`.*DPSGD.*Use it as it is"),
         (keras.optimizers.LossScaleOptimizer, "`optimizer_class`.*the inner one"),
     ],
-    ids=str,
+    ids=["name", "instance", "private", "loss scale"],
 )
 def test_only_ordinary_optimizer_classes_are_made_private(bad, named):
     with pytest.raises((ValueError, TypeError), match=named):
