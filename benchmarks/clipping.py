@@ -11,6 +11,7 @@ to the plain step, and the peak memory of the process, measured in one of its ow
 """
 
 import argparse
+import itertools
 import json
 import os
 import resource
@@ -28,6 +29,7 @@ import keras_gdp as gdp
 
 L = keras.layers
 ENGINES = ("plain", "bookkeeping", "reweight", "vectorized", "loop")
+SLOW = ("vectorized", "loop")
 
 
 def mlp():
@@ -129,12 +131,30 @@ SMALL = {f.__name__: f for f in (mlp, cnn, embedding, lstm, transformer, resnet)
 MODELS = SMALL | {f.__name__: f for f in (long_embedding, large_images)}
 
 
-def stepper(name, engine, batch, xla):
-    """Returns a function that takes one training step, after having taken two."""
+class Clock(keras.callbacks.Callback):
+    """Times from the end of each step of an epoch to that of the next."""
+
+    def on_epoch_begin(self, epoch, logs=None):
+        self.ends = []
+
+    def on_train_batch_end(self, batch, logs=None):
+        self.ends.append(time.perf_counter())
+
+    @property
+    def times(self):
+        return [after - before for before, after in itertools.pairwise(self.ends)]
+
+
+def stepper(name, engine, batch, xla, in_fit=False):
+    """Returns a function that trains and returns the times of its steps, once warm.
+
+    It takes one step by `train_on_batch`, or a short epoch by `fit`.
+    """
     keras.utils.set_random_seed(0)
     model, data = MODELS[name]()
     generator = np.random.default_rng(0)
-    x, y = data(generator, batch), generator.integers(0, 10, batch)
+    rows = batch * ((4 if engine in SLOW else 20) if in_fit else 1)
+    x, y = data(generator, rows), generator.integers(0, 10, rows)
     optimizer = (
         keras.optimizers.SGD(0.01)
         if engine == "plain"
@@ -148,11 +168,23 @@ def stepper(name, engine, batch, xla):
     )
     loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
     model.compile(optimizer=optimizer, loss=loss, jit_compile=xla)
+    clock = Clock()
+
+    def epoch():
+        model.fit(x, y, batch_size=batch, verbose=0, callbacks=[clock])
+        return clock.times
+
+    def step():
+        started = time.perf_counter()
+        model.train_on_batch(x, y)
+        return [time.perf_counter() - started]
+
+    run = epoch if in_fit else step
     started = time.perf_counter()
-    model.train_on_batch(x, y)
+    run()
     tracing = time.perf_counter() - started
-    model.train_on_batch(x, y)
-    return lambda: model.train_on_batch(x, y), tracing
+    run()
+    return run, tracing
 
 
 def high_water_mark():
@@ -175,12 +207,12 @@ def peak_memory(name, engine, batch, xla):
     return float(done.stdout.split()[-1]) if done.returncode == 0 else None
 
 
-def measure(name, engines, batch, xla, budget):
+def measure(name, engines, batch, xla, budget, in_fit):
     """Returns one row per engine; takes about `budget` seconds for the steps."""
     steps, rows = {}, {}
     for engine in engines:
         try:
-            steps[engine], tracing = stepper(name, engine, batch, xla)
+            steps[engine], tracing = stepper(name, engine, batch, xla, in_fit)
             rows[engine] = {"first_step_s": tracing, "times": []}
         except Exception as error:  # An engine that cannot run this model.
             rows[engine] = {"error": " ".join(str(error).split())[:200]}
@@ -189,11 +221,8 @@ def measure(name, engines, batch, xla, budget):
         rounds += 1
         for engine, step in steps.items():
             # The slow ones need fewer repetitions than the fast ones need steps.
-            repeat = 1 if engine in ("loop", "vectorized") else 3
-            for _ in range(repeat):
-                started = time.perf_counter()
-                step()
-                rows[engine]["times"].append(time.perf_counter() - started)
+            for _ in range(1 if engine in SLOW or in_fit else 3):
+                rows[engine]["times"].extend(step())
     for row in rows.values():
         times = row.pop("times", None)
         if times:
@@ -242,6 +271,9 @@ def main():
     parser.add_argument("--batch", type=int, default=128)
     parser.add_argument("--seconds", type=float, default=20, help="per model")
     parser.add_argument("--xla", action="store_true")
+    parser.add_argument(
+        "--fit", action="store_true", help="steps inside `fit`, not `train_on_batch`"
+    )
     parser.add_argument("--gpu", action="store_true", help="require a GPU")
     parser.add_argument("--no-memory", action="store_true")
     parser.add_argument("--json", help="write the figures to this file")
@@ -260,7 +292,14 @@ def main():
     engines = list(dict.fromkeys(["plain", *arguments.engines]))
     results = {}
     for name in arguments.models:
-        rows = measure(name, engines, arguments.batch, arguments.xla, arguments.seconds)
+        rows = measure(
+            name,
+            engines,
+            arguments.batch,
+            arguments.xla,
+            arguments.seconds,
+            arguments.fit,
+        )
         if not arguments.no_memory:
             for engine in ("plain", "bookkeeping", "reweight"):
                 if "median_ms" in rows.get(engine, {}):
