@@ -48,7 +48,7 @@ def log_delta_of_one(loss: Loss, epsilon: float) -> tuple[float, float]:
     p_mass, q_mass, miss = loss.masses(edges)
     p, q, near = float(p_mass[-2:].sum()), float(q_mass[-2:].sum()), p_mass[1:3].sum()
     if not miss < about:
-        return -math.inf, _log(float(p_mass[1:].sum()) * (1.0 + 4e-15))
+        return -math.inf, 0.0
     misplaced = math.expm1(miss) * float(near)
     log_q = math.log(q) if q > _LEAST else -math.inf
     if q <= _LEAST and isinstance(loss, MixtureLoss):
