@@ -18,6 +18,7 @@ from keras_gdp.tradeoff.piecewise import identity, no_privacy
 __all__ = ["shuffled", "shuffled_epsilon_bound"]
 
 _EPSILON0 = "It is the epsilon of each local report, such as 1.0."
+_REPORTS = "It is the number of reports that are shuffled."
 
 
 def shuffled(
@@ -64,9 +65,7 @@ def shuffled(
         0.182412
     """
     epsilon0 = _validate.non_negative("epsilon0", epsilon0, _EPSILON0, infinite=True)
-    n = _validate.count(
-        "n", n, "It is the number of reports that are shuffled.", minimum=1
-    )
+    n = _validate.count("n", n, _REPORTS, minimum=1)
     delta0 = _validate.probability(
         "delta0", delta0, "It is the delta of each local report; 0 for pure epsilon0."
     )
@@ -285,9 +284,7 @@ def shuffled_epsilon_bound(
         0.566201
     """
     epsilon0 = _validate.positive("epsilon0", epsilon0, _EPSILON0)
-    n = _validate.count(
-        "n", n, "It is the number of reports that are shuffled.", minimum=1
-    )
+    n = _validate.count("n", n, _REPORTS, minimum=1)
     _validate.one_of(
         "bound", bound, ["fmt21", "fmt23"], "'fmt23' is the later, tighter one."
     )

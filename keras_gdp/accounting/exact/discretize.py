@@ -15,12 +15,11 @@ from typing import NamedTuple
 
 import numpy as np
 
-from keras_gdp.accounting.exact.privacy_loss import DiscreteLoss, Loss
+from keras_gdp.accounting.exact.privacy_loss import LEAST_MASS, DiscreteLoss, Loss
 from keras_gdp.accounting.exact.waves import Array
 
 __all__ = ["GridLoss", "on_lattice", "optimistic", "pessimistic"]
 
-_LEAST = 1e-300  # masses below it have lost digits
 _LOOK = 2**16  # cells in which the mode of a loss is looked for
 
 
@@ -89,7 +88,7 @@ def pessimistic(loss: Loss, step: float, top: float) -> GridLoss:
     low, inner_p, inner_q = p[0], p[1:-1], q[1:-1]
     # Share of each cell's P-mass that goes to its upper end.
     with np.errstate(divide="ignore"):
-        exact = np.where(inner_q > _LEAST, inner_q, 0.0)
+        exact = np.where(inner_q > LEAST_MASS, inner_q, 0.0)
         scaled = np.exp(np.minimum(np.log(exact) + edges[:-1], 0.0))
     up = (inner_p - scaled) / -math.expm1(-step)
     up = np.clip(up, 0.0, inner_p)
@@ -126,7 +125,7 @@ def optimistic(loss: Loss, step: float, top: float, tilt: float) -> GridLoss:
         merged = log_p - np.log(q)
     used = p > 0
     # Where Q's mass underflows, all that is known is that the lower edge is below.
-    low = np.where(q > _LEAST, merged - middle, -step / 2.0)
+    low = np.where(q > LEAST_MASS, merged - middle, -step / 2.0)
     low = np.where(used, low, 0.0)
     tilted = log_p + tilt * middle
     weight = np.exp(tilted - tilted.max())

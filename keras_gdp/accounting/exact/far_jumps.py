@@ -27,6 +27,7 @@ from typing import NamedTuple
 import numpy as np
 
 from keras_gdp.accounting.exact.composition import Composition
+from keras_gdp.accounting.exact.privacy_loss import LEAST_MASS
 from keras_gdp.accounting.exact.saddle import log_kappa
 
 __all__ = ["Bounds", "Far", "FarJumps", "WithoutFar", "without_far"]
@@ -35,7 +36,6 @@ Bounds = tuple[float, float]
 
 _ORDERS = (0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 16.0, 32.0)
 _LADDER = 20
-_LEAST = 1e-300  # masses below it have lost digits
 
 
 class Far(NamedTuple):
@@ -111,7 +111,7 @@ class FarJumps:
             return
         # Q(J) may have underflown, and is then between 0 and E_P[J exp(-L)].
         logs = [math.log(f.releases) + f.log_moment(1.0) for f in fars if f.p > 0.0]
-        known = self._q >= _LEAST
+        known = self._q >= LEAST_MASS
         self._log_q = math.log(self._q) if known else float(np.logaddexp.reduce(logs))
         unit = 1.0 / max(deviation(composition), 1e-12)
         for factor in _ORDERS:
@@ -132,7 +132,7 @@ class FarJumps:
             return 0.0, 0.0
         # exp(epsilon) Q(J), where it is below 1: else it says no more than 1 does.
         most = math.exp(min(epsilon + self._log_q, 0.0))
-        least = most if self._q >= _LEAST else 0.0
+        least = most if self._q >= LEAST_MASS else 0.0
         rounding = 1e-14 * (self._p + most)
         rest = min((order * epsilon + log for order, log in self._undone), default=0.0)
         high = self._p - least + math.exp(min(rest, 0.0)) + most * self._reverse_jumps

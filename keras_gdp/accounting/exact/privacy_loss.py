@@ -27,6 +27,7 @@ from keras_gdp.accounting.exact.moments import Measure, QuadratureTooLargeError
 from keras_gdp.accounting.exact.waves import Array, ComplexArray
 
 SETTLED = 21.0  # minus the log of a negligible transform
+LEAST_MASS = 1e-300  # masses below it have lost digits
 _KEPT = 256  # values of K at real s
 _MOST_NODES = 3_000_000  # kept of all losses together, some 600 MB
 _ROUNDED = 1e-15  # the sum of some masses

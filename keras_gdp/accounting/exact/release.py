@@ -6,13 +6,17 @@ import numpy as np
 
 from keras_gdp._gdp import log_delta_from_mu
 from keras_gdp.accounting.exact.mixture import MixtureLoss
-from keras_gdp.accounting.exact.privacy_loss import DiscreteLoss, GaussianLoss, Loss
+from keras_gdp.accounting.exact.privacy_loss import (
+    LEAST_MASS,
+    DiscreteLoss,
+    GaussianLoss,
+    Loss,
+)
 from keras_gdp.accounting.exact.uniform import UniformLoss
 
 __all__ = ["log_delta_of_one"]
 
 _ABOUT = 1e-9  # of epsilon, or of 1: further off no threshold is placed
-_LEAST = 1e-300  # masses below it have lost digits
 
 
 def log_delta_of_one(loss: Loss, epsilon: float) -> tuple[float, float]:
@@ -50,8 +54,8 @@ def log_delta_of_one(loss: Loss, epsilon: float) -> tuple[float, float]:
     if not miss < about:
         return -math.inf, 0.0
     misplaced = math.expm1(miss) * float(near)
-    log_q = math.log(q) if q > _LEAST else -math.inf
-    if q <= _LEAST and isinstance(loss, MixtureLoss):
+    log_q = math.log(q) if q > LEAST_MASS else -math.inf
+    if q <= LEAST_MASS and isinstance(loss, MixtureLoss):
         log_q = _log_mass_beyond(loss, epsilon)
     if log_q == -math.inf:  # e^epsilon Q may be anything up to P
         return -math.inf, _log(p * (1.0 + 4e-15))
@@ -74,15 +78,13 @@ def _log_mass_beyond(loss: MixtureLoss, epsilon: float) -> float:
     """Log of the mass of the losses above epsilon under Q."""
     from scipy.special import log_ndtr
 
+    def log_tail(x: float) -> float:
+        if loss.noise == "gaussian":
+            return float(log_ndtr(-x))
+        return math.log(0.5) - x if x > 0.0 else math.log1p(-0.5 * math.exp(x))
+
     at = float(loss.locate(np.array([epsilon]))[0][0])
-    logs = []
-    for weight, shift in loss.q:
-        log_tail = float(log_ndtr(shift - at))
-        if loss.noise == "laplace":
-            share = 0.5 * math.exp(-abs(at - shift))
-            far = at > shift
-            log_tail = math.log(0.5) + shift - at if far else math.log1p(-share)
-        logs.append(math.log(weight) + log_tail)
+    logs = [math.log(weight) + log_tail(at - shift) for weight, shift in loss.q]
     return float(np.logaddexp.reduce(logs))
 
 
